@@ -1,0 +1,244 @@
+"""The nouns that travel between modules: frozen, slotted, keyword-only dataclasses.
+
+This module holds no behaviour beyond small derived properties and never reads or writes a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+Outcome = Literal["agrees", "differs", "nonfinite", "not testable"]
+VerdictKind = Literal[
+    "established",
+    "supported",
+    "undetermined",
+    "telemetry-artefact",
+    "expected-behaviour",
+    "unresolved",
+    "nothing-found",
+]
+CauseClass = Literal["data", "optimization", "numerics", "systems"]
+
+
+class Link(NamedTuple):
+    """One link of the step chain: a stage of `wire.chain.STAGES` and a key (layer, tensor or field)."""
+
+    stage: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a segment's writer says about itself, once per segment.
+
+    `code_path` is relative to the run folder; digests are hex XXH3-128.
+    """
+
+    world_size: int
+    host: str
+    device: str
+    num_threads: int
+    precision: str
+    kernel: str
+    deterministic: bool
+    code_path: str
+    code_digest: str
+    config_digest: str
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """The chain of one step on one rank.
+
+    `metrics` are named and have units in `wire.chain.METRICS`; `digests` are 16 raw bytes a link;
+    `nonfinite` lists the links that held a NaN or an infinity, in chain order; `ids` is whatever the
+    harness uses to name a batch; `content` maps document id → hex digest of the bytes as consumed.
+    """
+
+    attempt: int
+    rank: int
+    step: int
+    metrics: Mapping[str, float]
+    digests: Mapping[Link, bytes]
+    nonfinite: tuple[Link, ...]
+    ids: Any
+    content: Mapping[str, str]
+    series: Mapping[str, tuple[float, ...]]
+    wall_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRecord:
+    """What a rank found itself holding right after it loaded a generation; hex digests by field."""
+
+    attempt: int
+    rank: int
+    step: int
+    generation: str
+    fields: Mapping[str, str]
+    tensors: Mapping[str, Mapping[str, str]]
+    wall_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One rank's telemetry file: its identity, its records, and what is wrong with its tail."""
+
+    path: Path
+    attempt: int
+    rank: int
+    started_at: str
+    identity: Identity
+    loads: tuple[LoadRecord, ...]
+    steps: tuple[StepRecord, ...]
+    torn_bytes: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """One file as a manifest or an index lists it; `path` is relative to that file's folder."""
+
+    path: str
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """`MANIFEST.json` of a native generation; per-rank field and tensor digests are hex XXH3-128."""
+
+    generation: str
+    step: int
+    num_tokens: int
+    world_size: int
+    files: tuple[FileEntry, ...]
+    fields: Mapping[str, Mapping[str, str]]
+    tensors: Mapping[str, Mapping[str, Mapping[str, str]]]
+    hparams: Mapping[str, Any]
+    schedule: Mapping[str, Any]
+    scheduler: Mapping[str, Any]
+    code_path: str
+    code_digest: str
+    config_digest: str
+    index_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One document of a data store: where its bytes lie and what they should hash to."""
+
+    id: str
+    shard: str
+    offset_bytes: int
+    length_bytes: int
+    source: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataIndex:
+    """The index of a data store, as read; `digest` is that of the index file itself."""
+
+    path: Path
+    digest: str
+    shards: tuple[FileEntry, ...]
+    documents: Mapping[str, Document]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """One item of evidence: where it lies, what it is, what it hashed to, and what was expected.
+
+    `kept` says how it was secured: `copied`, `pinned`, `marker`, `referenced`, or `missing`.
+    """
+
+    path: str
+    kind: str
+    size_bytes: int
+    mtime_ns: int
+    digest: str
+    expected: str
+    kept: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """A place in a run; every part may be unknown."""
+
+    step: int | None = None
+    stage: str | None = None
+    key: str | None = None
+    rank: int | None = None
+    path: str | None = None
+    field: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One typed result of a check or an experiment.
+
+    `judged` is False for context that every healthy run shows too (a code change at a restart).
+    `magnitude` is the effect in the unit that `summary` names; `trials` are the keys behind it.
+    """
+
+    name: str
+    outcome: Outcome
+    summary: str
+    source: Literal["check", "experiment"] = "check"
+    where: Where = field(default_factory=Where)
+    expected: str = ""
+    seen: str = ""
+    magnitude: float | None = None
+    judged: bool = True
+    trials: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchors:
+    """The two anchors of an incident, kept apart (DESIGN §2), and the generations they select.
+
+    `onset` is the first step with any anomaly; `suspect` the step that batch experiments use.
+    """
+
+    onset: int | None
+    suspect: int | None
+    reason: str
+    known_good: str | None
+    older_good: str | None
+    refused: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseView:
+    """How one cause stands against the findings: what speaks for it, against it, and is untested."""
+
+    name: str
+    cause_class: str
+    status: Literal["decided", "open", "contradicted"]
+    supporting: tuple[str, ...]
+    contradicting: tuple[str, ...]
+    untested: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What may be said. `cause` is set only for `established` and `supported`."""
+
+    kind: VerdictKind
+    cause: str | None
+    cause_class: str | None
+    candidates: tuple[str, ...]
+    explanation: str
+    where: Where
+    causes: tuple[CauseView, ...]
+    not_tested: tuple[str, ...]
+    repair: str
+    next_experiment: str | None
+    steps_executed: int

@@ -1,0 +1,39 @@
+"""The data index: which documents lie where in which shard, and what their bytes hash to.
+
+This module describes `index.json` and never opens a shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from spiketriage.records import Document, FileEntry
+
+SCHEMA = "spiketriage.data-index/1"
+COLUMNS = ("id", "shard", "offset_bytes", "length_bytes", "source", "digest")
+
+
+def to_json(shards: Iterable[FileEntry], documents: Iterable[Document]) -> dict[str, Any]:
+    """The index as the JSON object that is written to disk; documents are rows of `COLUMNS`."""
+    return {
+        "schema": SCHEMA,
+        "algorithm": "xxh3-128",
+        "shards": [{"path": s.path, "size_bytes": s.size_bytes, "digest": s.digest} for s in shards],
+        "columns": list(COLUMNS),
+        "documents": [[getattr(d, name) for name in COLUMNS] for d in documents],
+    }
+
+
+def from_json(value: Mapping[str, Any]) -> tuple[tuple[FileEntry, ...], dict[str, Document]]:
+    """Shards and documents from the JSON object.
+
+    Raises:
+        ValueError, KeyError, TypeError: the object is not an index of this schema.
+    """
+    if value.get("schema") != SCHEMA:
+        raise ValueError(f"schema {value.get('schema')!r}, expected {SCHEMA!r}")
+    shards = tuple(FileEntry(**entry) for entry in value["shards"])
+    rows = (dict(zip(value["columns"], row, strict=True)) for row in value["documents"])
+    documents = {str(row["id"]): Document(**row) for row in rows}
+    return shards, documents
