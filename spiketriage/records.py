@@ -242,3 +242,115 @@ class Verdict:
     repair: str
     next_experiment: str | None
     steps_executed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationFacts:
+    """One generation folder as found on disk; `problems` is empty when it may be loaded.
+
+    `file_digests` are measured (path → hex); `nonfinite` names tensors that hold NaN or an infinity.
+    """
+
+    name: str
+    path: Path
+    step: int | None
+    manifest: Manifest | None
+    complete: bool
+    file_digests: Mapping[str, str]
+    nonfinite: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """`spiketriage.toml` of a run, with every path made absolute."""
+
+    run: Path
+    run_id: str
+    telemetry: Path
+    checkpoints: Path
+    data_index: Path | None
+    config: Path | None
+    code: Path | None
+    logs: tuple[Path, ...]
+    harness: str
+    python_path: tuple[str, ...]
+    launch_kind: str
+    num_processes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRow:
+    """One trial as the incident keeps it; `factors` is the trial's `wire.trial.Factors` as a mapping."""
+
+    key: str
+    kind: str
+    purpose: str
+    factors: Mapping[str, str]
+    first_step: int
+    last_step: int
+    repeat: int
+    state: Literal["planned", "done", "failed", "interrupted"]
+    num_steps_executed: int
+    wall_s: float
+    summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPoint:
+    """One step of production as the incident keeps it for tables and plots: global values, all ranks."""
+
+    attempt: int
+    step: int
+    loss: float
+    grad_norm: float
+    update_norm: float
+    lr: float
+    alarm: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalRow:
+    """One command in the incident's chained journal; `previous` is the SHA-256 of the row before."""
+
+    number: int
+    at: str
+    who: str
+    host: str
+    argv: str
+    version: str
+    outcome: str
+    exit_code: int
+    duration_s: float
+    previous: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dossier:
+    """Everything that an incident holds, newest rows only, as the report and the judge read it."""
+
+    incident: str
+    facts: Mapping[str, str]
+    anchors: Anchors | None
+    artifacts: tuple[Artifact, ...]
+    findings: tuple[Finding, ...]
+    trials: tuple[TrialRow, ...]
+    steps: tuple[StepPoint, ...]
+    verdict: Verdict | None
+    journal: tuple[JournalRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What a runbook step hands to the command line: the result for stdout and the next command.
+
+    `lines` are plain text for people; `data` goes into the JSON envelope; `next_commands` can be pasted.
+    """
+
+    incident: str
+    exit_code: int
+    verdict: str
+    lines: tuple[str, ...]
+    data: Mapping[str, Any]
+    next_commands: tuple[str, ...]
