@@ -1,0 +1,1 @@
+"""What the evidence means: checks, experiments, causes, and the judgement over them."""

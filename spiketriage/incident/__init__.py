@@ -1,0 +1,1 @@
+"""The record of an incident: the only home of DuckDB."""

@@ -1,0 +1,1 @@
+"""The incident as Markdown, HTML and JSON, written from its dossier alone."""

@@ -1,0 +1,55 @@
+"""Checks: one assertion a file, each from evidence alone, no step executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from spiketriage.diagnosis.checks import (
+    code_identity,
+    composition,
+    consumed_content,
+    content_profile,
+    continuity,
+    finiteness,
+    hyperparameters,
+    ids,
+    lr_schedule,
+    metric_consistency,
+    rank_agreement,
+    reduction,
+    restored_state,
+)
+from spiketriage.diagnosis.view import View
+from spiketriage.records import Finding
+
+
+class Check(Protocol):
+    """What a member must have; `run` returns findings and raises only for malformed evidence."""
+
+    NAME: str
+
+    @property
+    def run(self) -> Callable[[View], tuple[Finding, ...]]:
+        """The assertion."""
+        ...
+
+
+CHECKS: tuple[Check, ...] = cast(
+    "tuple[Check, ...]",
+    (
+        rank_agreement,
+        reduction,
+        continuity,
+        finiteness,
+        metric_consistency,
+        lr_schedule,
+        hyperparameters,
+        code_identity,
+        restored_state,
+        consumed_content,
+        ids,
+        composition,
+        content_profile,
+    ),
+)

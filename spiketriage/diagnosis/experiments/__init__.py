@@ -1,0 +1,28 @@
+"""One factor a file: what is varied against which control, and how the answers are read; `EXPERIMENTS` lists them."""
+
+from __future__ import annotations
+
+from spiketriage.diagnosis.experiment import Experiment
+from spiketriage.diagnosis.experiments import (
+    clean_batch_on_older_state,
+    clean_batch_on_suspect_state,
+    reference_code,
+    reference_kernel,
+    reference_loader,
+    reference_precision,
+    skip_batch,
+    suspect_batch_on_older_state,
+    suspect_batch_on_suspect_state,
+)
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    suspect_batch_on_suspect_state,
+    clean_batch_on_suspect_state,
+    suspect_batch_on_older_state,
+    clean_batch_on_older_state,
+    skip_batch,
+    reference_kernel,
+    reference_precision,
+    reference_loader,
+    reference_code,
+)

@@ -1,0 +1,1 @@
+"""Readers of generations: manifests, file digests and the finiteness of every tensor."""

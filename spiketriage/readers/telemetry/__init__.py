@@ -1,0 +1,1 @@
+"""Readers of telemetry segments, and the order in which attempts make up production."""

@@ -1,0 +1,1 @@
+"""Causes in the data that a step consumed."""

@@ -1,0 +1,1 @@
+"""Causes in precision, ranges and kernels."""

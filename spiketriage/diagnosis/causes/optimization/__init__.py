@@ -1,0 +1,1 @@
+"""Causes in the optimizer, its state and its schedule."""

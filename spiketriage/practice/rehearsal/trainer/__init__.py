@@ -1,0 +1,1 @@
+"""The reference trainer, deployed as a package of its own into a run folder; it imports only the training side."""

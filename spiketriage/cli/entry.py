@@ -1,0 +1,147 @@
+"""The edge of the program: runs the command line and turns what goes wrong into a sentence and an exit code.
+
+Nothing below this module prints an error, and no traceback reaches the terminal while a disk can take it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import shlex
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import typer
+
+from spiketriage import __version__
+from spiketriage.cli.show import emit, envelope, fit, visible
+from spiketriage.errors import SpiketriageError
+from spiketriage.records import StepResult
+
+BUG, INTERRUPTED, TERMINATED = 70, 130, 143
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What is said about a command that did not end well; `label` introduces the command that helps."""
+
+    code: str
+    exit_code: int
+    message: str
+    hint: str
+    label: str = "hint"
+
+
+def guard(program: Callable[[], object], argv: Sequence[str]) -> int:
+    """Run the program and return its exit code; a failure is told on stderr, with `--json` on stdout too."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = program()
+    except SystemExit as stop:
+        code = stop.code
+    except (typer.TyperException, SpiketriageError, OSError, KeyboardInterrupt) as error:
+        return _tell(explain(error, argv), argv)
+    except Exception as error:  # noqa: BLE001 - the last edge: the traceback is kept
+        return _tell(_bug(error, argv), argv)
+    code = code if isinstance(code, int) else 0
+    return _tell(_stopped(code, argv), argv) if code in (INTERRUPTED, TERMINATED) else code
+
+
+def explain(error: BaseException, argv: Sequence[str]) -> Failure:
+    """Say what an expected kind of error means."""
+    if isinstance(error, KeyboardInterrupt):
+        return _stopped(INTERRUPTED, argv)
+    if isinstance(error, SpiketriageError):
+        code = _kebab(type(error).__name__.removesuffix("Error"))
+        return Failure(code=code, exit_code=error.exit_code, message=error.message, hint=error.hint)
+    if isinstance(error, typer.TyperException):
+        message = error.format_message()
+        words = [] if message.startswith("No such command") else _words(argv)
+        return Failure(
+            code="usage", exit_code=2, message=message, hint=shlex.join(["spiketriage", *words, "--help"])
+        )
+    if isinstance(error, OSError) and error.errno in _FULL:
+        message = f"the disk is full: {_place(error)} could not be written; what was recorded before stands"
+        return Failure(code="disk-full", exit_code=6, message=message, hint="df -h .")
+    if isinstance(error, OSError) and error.errno in _FORBIDDEN:
+        message = f"no permission for {_place(error)}: {error.strerror}; is the run read-only?"
+        hint = "spiketriage freeze RUN --incidents DIR"
+        return Failure(code="forbidden", exit_code=3, message=message, hint=hint)
+    return _bug(error, argv)
+
+
+def command_name(argv: Sequence[str]) -> str:
+    """Name the command that was typed as schemas do: `check`, `rehearse-score`; `status` for none."""
+    return "-".join(_words(argv)) or "status"
+
+
+def _tell(failure: Failure, argv: Sequence[str]) -> int:
+    text = visible(failure.message) + "\n"
+    if failure.hint:
+        text += f"\n{failure.label}: {failure.hint}\n"
+    try:
+        sys.stderr.write(fit(text, sys.stderr.encoding))
+        sys.stderr.flush()
+        if "--json" in argv:
+            emit(_as_json(failure, argv))
+    except OSError:
+        pass  # nobody is left to be told; the exit code still says it
+    return failure.exit_code
+
+
+def _as_json(failure: Failure, argv: Sequence[str]) -> str:
+    pastable = (failure.hint,) if failure.hint.startswith("spiketriage ") else ()
+    result = StepResult(
+        incident="", exit_code=failure.exit_code, verdict="", lines=(), data={}, next_commands=pastable
+    )
+    error = {"code": failure.code, "message": failure.message, "hint": failure.hint}
+    return envelope(command_name(argv), result, error)
+
+
+def _stopped(code: int, argv: Sequence[str]) -> Failure:
+    again = shlex.join(["spiketriage", *argv])
+    what = "interrupted" if code == INTERRUPTED else "terminated"
+    message = f"{what}; what was finished is recorded, and the same command goes on from there"
+    return Failure(code=what, exit_code=code, message=message, hint=again, label="next")
+
+
+def _bug(error: BaseException, argv: Sequence[str]) -> Failure:
+    story = "".join(traceback.format_exception(error))
+    header = f"spiketriage {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
+    header += shlex.join(["spiketriage", *argv]) + "\n\n"
+    try:
+        handle, path = tempfile.mkstemp(prefix="spiketriage-traceback-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(header + story)
+    except OSError:
+        sys.stderr.write(story)
+        path = "stderr, above (no folder for temporary files could be written)"
+    name, words = type(error).__name__, str(error).partition("\n")[0]
+    message = f"this is a bug in spiketriage: {name}: {words}\nthe traceback is kept in {path}"
+    return Failure(code="bug", exit_code=BUG, message=message, hint="")
+
+
+def _words(argv: Sequence[str]) -> list[str]:
+    words = [word for word in argv[:1] if re.fullmatch(r"[a-z]+", word)]
+    return words + [word for word in argv[1:2] if words == ["rehearse"] and word in ("list", "score")]
+
+
+def _place(error: OSError) -> str:
+    return str(error.filename or "standard output")
+
+
+def _kebab(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)

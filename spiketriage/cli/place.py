@@ -1,0 +1,68 @@
+"""Where a command works: the run folder it was given or stands in, and the words it was called with.
+
+This module looks for `spiketriage.toml` and never opens it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from spiketriage.errors import UsageError
+from spiketriage.records import StepResult
+
+SETTINGS = "spiketriage.toml"
+
+
+def find_run(given: Path | None) -> Path:
+    """Return the run folder: as given, else the nearest at or above the current one with settings in it.
+
+    Raises:
+        UsageError: none was given and none is above.
+    """
+    if given is not None:
+        return given
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / SETTINGS).is_file():
+            return folder
+    raise UsageError(
+        f"no run folder: none was named, SPIKETRIAGE_RUN is not set, "
+        f"and neither {here} nor a folder above it holds {SETTINGS}",
+        hint="spiketriage status RUN",
+    )
+
+
+def standing() -> StepResult:
+    """Where the latest incident of the run at hand stands; outside every run, where to begin."""
+    given = os.environ.get("SPIKETRIAGE_RUN")
+    try:
+        run = find_run(Path(given) if given else None)
+    except UsageError as error:
+        lines = (f"no incident at hand: {error.message}",)
+        following = ("spiketriage demo",)
+        return StepResult(incident="", exit_code=0, verdict="", lines=lines, data={}, next_commands=following)
+    from spiketriage.runbook import status
+
+    return status.run(run, incidents=None, incident=None, argv=called())
+
+
+def called() -> list[str]:
+    """Return the command as it was typed, for the journal."""
+    return ["spiketriage", *sys.argv[1:]]
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Read whole numbers separated by commas.
+
+    Raises:
+        UsageError: a part is not a whole number.
+    """
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise UsageError(
+            f"--seeds expects whole numbers separated by commas, found {text!r}",
+            hint="spiketriage rehearse score --seeds 11,12,13",
+        ) from None

@@ -1,0 +1,110 @@
+"""A step's result on stdout: text for people, or one JSON envelope for programs.
+
+The result only ever goes to stdout, talk never does; evidence in it can never steer the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, TextIO
+
+from spiketriage.records import StepResult
+from spiketriage.wire.telemetry import encode_json
+
+_PLAIN = str.maketrans(
+    {"—": "-", "–": "-", "…": "...", "→": "->", "←": "<-", "×": "x", "÷": "/", "≤": "<=", "≥": ">="}
+    | {"‘": "'", "’": "'", "“": '"', "”": '"', "·": "-", "•": "*", "±": "+-", "≠": "!=", "≈": "~"}
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_STYLES = (
+    (r"\b(differs|nonfinite|established|refused|missing)\b", "bold red"),
+    (r"\b(agrees|bitwise identical|nothing-found)\b", "green"),
+    (r"\b(not testable|undetermined|unresolved)\b", "yellow"),
+    (r"^next: .*$", "bold"),
+)
+
+
+def show(command: str, result: StepResult, as_json: bool) -> int:
+    """Print the result of `command` and return its exit code."""
+    if as_json:
+        emit(envelope(command, result))
+    else:
+        show_text((*result.lines, *_next_lines(result.next_commands)))
+    return result.exit_code
+
+
+def envelope(command: str, result: StepResult, error: Mapping[str, str] | None = None) -> str:
+    """Return the JSON envelope of a result, one line; nonfinite numbers are spelled as strings."""
+    fields: dict[str, Any] = {
+        "schema": f"spiketriage.{command}/1",
+        "ok": result.exit_code == 0,
+        "verdict": result.verdict,
+        "exit": result.exit_code,
+        "incident": result.incident,
+        "data": result.data,
+        "next": result.next_commands,
+    }
+    return encode_json(fields if error is None else {**fields, "error": error}).decode() + "\n"
+
+
+def show_text(lines: Iterable[str]) -> None:
+    """Print lines: coloured on a terminal, plain elsewhere, in ASCII where the encoding asks for it."""
+    text = "".join(f"{visible(line)}\n" for line in lines)
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+        text = _coloured(text)
+    emit(fit(text, sys.stdout.encoding))
+
+
+def visible(line: str) -> str:
+    """Spell out the control characters of a line, so that text from a log cannot move the cursor."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", line)
+
+
+def fit(text: str, encoding: str | None) -> str:
+    """Return the text as a stream of this encoding can carry it."""
+    name = (encoding or "ascii").lower().replace("-", "").replace("_", "")
+    if name in ("utf8", "utf8sig", "utf16", "utf32"):
+        return text
+    return text.translate(_PLAIN).encode("ascii", "backslashreplace").decode()
+
+
+def emit(text: str) -> None:
+    """Write to stdout and flush; a reader that went away is no error.
+
+    Raises:
+        OSError: stdout cannot be written (a full disk behind a redirection).
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence(sys.stdout)
+    except OSError:
+        _silence(sys.stdout)
+        raise
+
+
+def _next_lines(commands: tuple[str, ...]) -> list[str]:
+    return [f"{'next' if at == 0 else '  or'}: {command}" for at, command in enumerate(commands)]
+
+
+def _coloured(text: str) -> str:
+    from rich.console import Console
+    from rich.text import Text
+
+    styled = Text(text, end="")
+    for pattern, style in _STYLES:
+        styled.highlight_regex(re.compile(pattern, re.MULTILINE), style)
+    console = Console(force_terminal=True)
+    with console.capture() as captured:
+        console.print(styled, soft_wrap=True, end="")
+    return captured.get()
+
+
+def _silence(stream: TextIO) -> None:
+    """Point the stream at nothing: the interpreter's last flush must not fail and change the exit code."""
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), stream.fileno())

@@ -1,0 +1,62 @@
+"""The shape of a cause: what it predicts for every check and experiment, as data.
+
+A cause holds no code path: the judge compares its predictions with the findings and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spiketriage.records import CauseClass, VerdictKind
+
+ANY = ("agrees", "differs", "nonfinite")
+
+# What a fault of state, machine or restart leaves open: batches may or may not look odd on top of it.
+BATCH_CELLS_OPEN: dict[str, tuple[str, ...]] = {
+    "suspect-batch/suspect-state": ANY,
+    "clean-batch/suspect-state": ANY,
+    "suspect-batch/older-state": ANY,
+    "skip-batch": ANY,
+}
+
+# A batch that is bad on every state: the two cells of the 2×2 that hold it.
+BATCH_FOLLOWS: dict[str, tuple[str, ...]] = {
+    "suspect-batch/suspect-state": ("differs", "nonfinite"),
+    "suspect-batch/older-state": ("differs", "nonfinite"),
+}
+
+# Once one rank has left the others, everything after it differs too.
+RANKS_APART: dict[str, tuple[str, ...]] = {
+    "ranks-counters": ANY,
+    "ranks-optimizer": ANY,
+    "ranks-params-after": ANY,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One root cause.
+
+    `predicts` maps a finding's name to the outcomes that this cause allows, each an outcome or `outcome@stage`;
+    a finding that is not named must agree. `decides` are the cells that must be tested before the cause may be
+    named, `decides_on_spike` those that count only when something spiked. `located_by` are findings whose place is
+    the cause's place, best first. `verdict` is set for causes that are no fault.
+    """
+
+    name: str
+    cause_class: CauseClass
+    summary: str
+    predicts: Mapping[str, tuple[str, ...]]
+    decides: tuple[str, ...]
+    decides_on_spike: tuple[str, ...] = ()
+    located_by: tuple[str, ...] = ()
+    needs_spike: bool = False
+    repair: str
+    control: str
+    verdict: VerdictKind | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def allows(self, finding: str) -> tuple[str, ...]:
+        """Outcomes that this cause allows for `finding`."""
+        return self.predicts.get(finding, ("agrees",))

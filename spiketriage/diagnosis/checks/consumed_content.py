@@ -1,0 +1,75 @@
+"""Check: the bytes that a step consumed are those that the index promised when it was written.
+
+It compares digests of the moment of reading with the index and never reads a shard: the disk is for `hash`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.diagnosis.view import View
+from spiketriage.records import DataIndex, Finding, StepRecord, Where
+
+NAME = "consumed-content"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Foreign:
+    step: int
+    rank: int
+    documents: tuple[str, ...]
+    record: StepRecord
+
+
+def run(view: View) -> tuple[Finding, ...]:
+    """One finding: the first step and rank that consumed other bytes than the index promises."""
+    index = view.index
+    if index is None:
+        return (untestable(NAME, "the run has no readable data index"),)
+    changed = [m.generation for m in view.manifests() if m.index_digest and m.index_digest != index.digest]
+    if changed:
+        return (untestable(NAME, f"the index itself is not the one that {listed(changed)} was trained on"),)
+    history = view.history()
+    documents = sum(len(record.content) for records in history.values() for record in records.values())
+    if not documents:
+        return (untestable(NAME, "no step recorded digests of the documents it consumed"),)
+    foreign = [
+        _Foreign(step=step, rank=rank, documents=found, record=record)
+        for step, records in history.items()
+        for rank, record in sorted(records.items())
+        if (found := _foreign(record.content, index))
+    ]
+    if foreign:
+        return (_differs(foreign, index),)
+    return (
+        agrees(
+            NAME, f"{counted(documents, 'document')} were consumed with the bytes that the index promises"
+        ),
+    )
+
+
+def _foreign(content: Mapping[str, str], index: DataIndex) -> tuple[str, ...]:
+    """Documents whose digest as consumed is not the index's; unknown documents are for the check of ids."""
+    return tuple(
+        name
+        for name, seen in content.items()
+        if name in index.documents and index.documents[name].digest != seen
+    )
+
+
+def _differs(foreign: list[_Foreign], index: DataIndex) -> Finding:
+    first = foreign[0]
+    document = index.documents[first.documents[0]]
+    steps = counted(len({item.step for item in foreign}), "step")
+    return Finding(
+        name=NAME,
+        outcome="differs",
+        summary=f"step {first.step}, rank {first.rank}: the bytes consumed as {listed(first.documents)} "
+        f"are not those of the index ({document.shard}, offset {document.offset_bytes}); {steps} in all",
+        where=Where(step=first.step, stage="content", key=document.id, rank=first.rank, path=document.shard),
+        expected=document.digest,
+        seen=first.record.content[document.id],
+        magnitude=float(sum(len(item.documents) for item in foreign)),
+    )

@@ -1,0 +1,89 @@
+"""Check: the weights before a step are, bit for bit, the weights that the step before left in the same rank.
+
+Exact in every mode, also in nondeterministic runs; it never compares ranks and never crosses a load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.view import View, broken_since_load, broken_tensors, stage_digests
+from spiketriage.records import Finding, LoadRecord, StepRecord, Where
+
+NAME = "continuity"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Break:
+    record: StepRecord
+    tensor: str
+    num_tensors: int
+    expected: str
+
+
+def run(view: View) -> tuple[Finding, ...]:
+    """One finding: the first step whose weights are not those that were left behind, with tensor and rank."""
+    breaks: list[_Break] = []
+    num_compared = 0
+    for rank in view.telemetry.ranks:
+        for earlier, later in _pairs(view, rank):
+            num_compared += bool(_left_by(earlier).keys() & stage_digests(later, "params_before").keys())
+            if found := _break_between(earlier, later):
+                breaks.append(found)
+    if breaks:
+        return (_differs(sorted(breaks, key=lambda item: (item.record.step, item.record.rank))),)
+    if not num_compared:
+        return (untestable(NAME, "no two consecutive steps recorded digests of the weights"),)
+    steps = counted(num_compared, "transition")
+    return (agrees(NAME, f"in {steps} between steps every rank kept its weights bit for bit"),)
+
+
+def _pairs(view: View, rank: int) -> Iterator[tuple[StepRecord | LoadRecord, StepRecord]]:
+    """Each step with weights digests, after the step or the load of the same attempt right before it."""
+    loads = {(load.attempt, load.step): load for load in view.telemetry.loads if load.rank == rank}
+    previous: StepRecord | None = None
+    for record in view.telemetry.lineage(rank):
+        load = loads.get((record.attempt, record.step - 1))
+        if stage_digests(record, "params_before"):
+            if load is not None:
+                yield load, record
+            elif previous and (previous.attempt, previous.step + 1) == (record.attempt, record.step):
+                yield previous, record
+        previous = record
+
+
+def _break_between(earlier: StepRecord | LoadRecord, later: StepRecord) -> _Break | None:
+    if isinstance(earlier, LoadRecord):
+        broken = broken_since_load(earlier, later)
+    else:
+        broken = broken_tensors(earlier, later)
+    if not broken:
+        return None
+    expected = _left_by(earlier)[broken[0]]
+    return _Break(record=later, tensor=broken[0], num_tensors=len(broken), expected=expected)
+
+
+def _left_by(earlier: StepRecord | LoadRecord) -> dict[str, str]:
+    """Hex digest of each tensor that a step or a load left behind."""
+    if isinstance(earlier, LoadRecord):
+        return dict(earlier.tensors.get("params", {}))
+    return {key: digest.hex() for key, digest in stage_digests(earlier, "params_after").items()}
+
+
+def _differs(breaks: list[_Break]) -> Finding:
+    first = breaks[0]
+    step, rank = first.record.step, first.record.rank
+    others = f" (and {first.num_tensors - 1} other tensors)" if first.num_tensors > 1 else ""
+    again = f"; it happened {len(breaks)} times in all" if len(breaks) > 1 else ""
+    return Finding(
+        name=NAME,
+        outcome="differs",
+        summary=f"rank {rank}: {first.tensor}{others} changed in memory between the end of step {step - 1} "
+        f"and the start of step {step}, with no optimizer step in between{again}",
+        where=Where(step=step, stage="params_before", key=first.tensor, rank=rank),
+        expected=f"as step {step - 1} left it: {first.expected}",
+        seen=stage_digests(first.record, "params_before")[first.tensor].hex(),
+        magnitude=float(first.num_tensors),
+    )

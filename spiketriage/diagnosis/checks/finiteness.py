@@ -1,0 +1,53 @@
+"""Check: no link of the chain holds a NaN or an infinity, at any step, on any rank.
+
+It names the first such link in chain order and never looks at metrics: those can be wrong on their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.view import View
+from spiketriage.records import Finding, Link, StepRecord, Where
+from spiketriage.wire.chain import position
+
+NAME = "finiteness"
+
+
+def run(view: View) -> tuple[Finding, ...]:
+    """One finding: the first nonfinite link of the run."""
+    history = view.history()
+    bad = {step: records for step, records in history.items() if any(r.nonfinite for r in records.values())}
+    if bad:
+        step = min(bad)
+        return (_nonfinite(step, bad[step], len(bad)),)
+    if not history:
+        return (untestable(NAME, "no step was recorded"),)
+    return (agrees(NAME, f"every recorded link of {counted(len(history), 'step')} is finite"),)
+
+
+def _nonfinite(step: int, records: Mapping[int, StepRecord], num_steps: int) -> Finding:
+    link = _first_link(records)
+    ranks = sorted(rank for rank, record in records.items() if link in record.nonfinite)
+    others = f", on {len(ranks)} of {len(records)} ranks" if len(ranks) > 1 else ""
+    return Finding(
+        name=NAME,
+        outcome="nonfinite",
+        summary=f"step {step}: the first NaN or infinity of the run stands in {link.stage} {link.key} "
+        f"on rank {ranks[0]}{others} ({counted(num_steps, 'step')} nonfinite in all)",
+        where=Where(step=step, stage=link.stage, key=link.key, rank=ranks[0]),
+        expected="finite",
+        seen=f"{sum(len(r.nonfinite) for r in records.values())} nonfinite links at this step",
+        magnitude=float(num_steps),
+    )
+
+
+def _first_link(records: Mapping[int, StepRecord]) -> Link:
+    """The earliest stage over all ranks; within it the order in which the lowest rank listed its links."""
+    listed = [
+        (position(link.stage), rank, at, link)
+        for rank, r in records.items()
+        for at, link in enumerate(r.nonfinite)
+    ]
+    return min(listed)[3]

@@ -1,0 +1,129 @@
+"""Check: every document that a step names exists, and none is used twice before its source has been used up.
+
+It works on names alone, never on bytes; a sampler that draws with replacement is recognised, not accused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.view import History, View, documents_of
+from spiketriage.records import DataIndex, Finding, Where
+
+NAME = "ids"
+MIN_DUE = 5.0  # repetitions due by now; seeing none has a chance of e^-5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Use:
+    step: int
+    rank: int
+    document: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Repetition:
+    use: _Use
+    before: _Use
+    num_due: float  # repetitions that drawing with replacement would have brought before this one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tally:
+    """Every repetition, and how many drawing with replacement would have brought over the same uses."""
+
+    repetitions: tuple[_Repetition, ...]
+    num_due: float
+
+    @property
+    def drawn_with_replacement(self) -> bool:
+        """Whether chance may explain them: few were due before the first, and as many came as were due."""
+        as_many = self.num_due < MIN_DUE or len(self.repetitions) >= self.num_due / 2
+        return self.repetitions[0].num_due < MIN_DUE and as_many
+
+
+def run(view: View) -> tuple[Finding, ...]:
+    """One finding: the first unknown document, else the first repeated one."""
+    uses = _uses(view.history())
+    if not uses:
+        return (untestable(NAME, "no step recorded the documents it used"),)
+    unknown = [use for use in uses if view.index is not None and use.document not in view.index.documents]
+    if unknown:
+        return (_unknown(unknown),)
+    tally = _tally(uses, view.index)
+    if tally.repetitions and view.index is not None and tally.drawn_with_replacement:
+        reason = "documents recur as often as when drawn with replacement, so a repetition says nothing"
+        return (untestable(NAME, reason),)
+    if tally.repetitions:
+        return (_repeated(tally.repetitions),)
+    scope = "each in the index, " if view.index else "(no index to look them up in) "
+    return (
+        agrees(
+            NAME, f"{counted(len(uses), 'document')} used, {scope}none twice before its source was used up"
+        ),
+    )
+
+
+def _uses(history: History) -> list[_Use]:
+    return [
+        _Use(step=step, rank=rank, document=name)
+        for step, records in history.items()
+        for rank, record in sorted(records.items())
+        for name in documents_of(record)
+    ]
+
+
+def _tally(uses: Sequence[_Use], index: DataIndex | None) -> _Tally:
+    """Repetitions while the source still held unused documents, and within one step at any time."""
+    documents = index.documents if index else {}
+    size = Counter(document.source for document in documents.values())
+    num_seen: Counter[str] = Counter()
+    last_use: dict[str, _Use] = {}
+    repetitions: list[_Repetition] = []
+    num_due = 0.0
+    for use in uses:
+        before = last_use.get(use.document)
+        source = documents[use.document].source if index else ""
+        used_up = index is not None and num_seen[source] >= size[source]
+        if before is not None and (not used_up or before.step == use.step):
+            repetitions.append(_Repetition(use=use, before=before, num_due=num_due))
+        num_due += 0.0 if used_up or index is None else num_seen[source] / size[source]
+        num_seen[source] += before is None
+        last_use[use.document] = use
+    return _Tally(repetitions=tuple(repetitions), num_due=num_due)
+
+
+def _unknown(unknown: list[_Use]) -> Finding:
+    first = unknown[0]
+    steps = counted(len({use.step for use in unknown}), "step")
+    return Finding(
+        name=NAME,
+        outcome="differs",
+        summary=f"step {first.step}, rank {first.rank}: {first.document} is not in the index ({steps})",
+        where=Where(step=first.step, stage="ids", key=first.document, rank=first.rank),
+        expected="a document of the index",
+        seen=first.document,
+        magnitude=float(len(unknown)),
+    )
+
+
+def _repeated(repetitions: Sequence[_Repetition]) -> Finding:
+    use, before = repetitions[0].use, repetitions[0].before
+    steps = counted(len({item.use.step for item in repetitions}), "step")
+    if before.step == use.step:
+        place = "twice by this rank" if before.rank == use.rank else f"by rank {before.rank} as well"
+    else:
+        place = f"again, after step {before.step} on rank {before.rank}"
+    return Finding(
+        name=NAME,
+        outcome="differs",
+        summary=f"step {use.step}, rank {use.rank}: {use.document} is used {place} "
+        f"({counted(len(repetitions), 'repetition')} at {steps})",
+        where=Where(step=use.step, stage="ids", key=use.document, rank=use.rank),
+        expected="each document once before its source is used up",
+        seen=f"used at step {before.step} on rank {before.rank} and at step {use.step} on rank {use.rank}",
+        magnitude=float(len(repetitions)),
+    )

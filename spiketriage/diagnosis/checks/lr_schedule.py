@@ -1,0 +1,139 @@
+"""Check: the learning rate as applied is the one that the schedule in the manifest gives for that step.
+
+It recomputes the schedule from its formula and never asks the deployed scheduler.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.view import View
+from spiketriage.records import Finding, Where
+
+NAME = "lr-schedule"
+RELATIVE_TOLERANCE = (
+    1e-6  # a schedule in float32 is good to 6e-8; the smallest fault worth a page moves lr by a percent
+)
+ABSOLUTE_TOLERANCE = 1e-15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Applied:
+    step: int
+    rank: int
+    seen: float
+    expected: float
+    schedule: Mapping[str, Any]
+
+
+def scheduled_lr(schedule: Mapping[str, Any], step: int) -> float | None:
+    """The learning rate of `step` (1-based); None for a schedule of a kind that is not known.
+
+    Raises:
+        KeyError, TypeError, ValueError: a schedule of a known kind lacks a number.
+    """
+    kind = schedule.get("kind")
+    if kind == "constant":
+        return _number(schedule, "peak")
+    if kind != "warmup-cosine":
+        return None
+    peak, floor = _number(schedule, "peak"), _number(schedule, "floor")
+    warmup, total = int(schedule["warmup_steps"]), int(schedule["total_steps"])
+    if step <= warmup:
+        return peak * step / warmup
+    done = min(1.0, (step - warmup) / max(1, total - warmup))
+    return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def run(view: View) -> tuple[Finding, ...]:
+    """One finding: the first step whose learning rate is not the scheduled one."""
+    schedules = _schedules(view)
+    applied = _applied(view, schedules)
+    wrong = [item for item in applied if not _close(item.seen, item.expected)]
+    if wrong:
+        return (_differs(wrong),)
+    if applied:
+        steps = counted(len({item.step for item in applied}), "step")
+        return (
+            agrees(
+                NAME, f"the learning rate of {steps} is that of the {applied[0].schedule['kind']} schedule"
+            ),
+        )
+    kinds = {str(schedule.get("kind")) for schedule in schedules.values()}
+    reason = (
+        f"schedule of unknown kind {', '.join(sorted(kinds))}" if kinds else "no manifest states a schedule"
+    )
+    known = any(scheduled_lr(schedule, 1) is not None for schedule in schedules.values())
+    return (untestable(NAME, "no step recorded its learning rate" if known else reason),)
+
+
+def _number(schedule: Mapping[str, Any], name: str) -> float:
+    return float(schedule[name] if name in schedule else schedule[f"{name}_lr"])
+
+
+def _schedules(view: View) -> dict[int, Mapping[str, Any]]:
+    references = {attempt: view.reference(attempt) for attempt in view.telemetry.attempts}
+    return {
+        attempt: manifest.schedule
+        for attempt, manifest in references.items()
+        if manifest and manifest.schedule
+    }
+
+
+def _applied(view: View, schedules: Mapping[int, Mapping[str, Any]]) -> list[_Applied]:
+    found: list[_Applied] = []
+    for step, records in view.history().items():
+        for rank, record in sorted(records.items()):
+            schedule = schedules.get(record.attempt, {})
+            expected = scheduled_lr(schedule, step)
+            if expected is not None and "lr" in record.metrics:
+                seen = record.metrics["lr"]
+                found.append(_Applied(step=step, rank=rank, seen=seen, expected=expected, schedule=schedule))
+    return found
+
+
+def _close(seen: float, expected: float) -> bool:
+    return math.isclose(seen, expected, rel_tol=RELATIVE_TOLERANCE, abs_tol=ABSOLUTE_TOLERANCE)
+
+
+def _differs(wrong: list[_Applied]) -> Finding:
+    first = wrong[0]
+    ranks = {item.rank for item in wrong}
+    on_rank = wrong if len(ranks) == 1 else [item for item in wrong if item.rank == first.rank]
+    ratio = first.seen / first.expected if first.expected else math.inf
+    alike = _looks_like(on_rank)
+    as_if = f", as if the counter stood at step {alike}" if alike is not None else ""
+    return Finding(
+        name=NAME,
+        outcome="differs",
+        summary=f"step {first.step}: the learning rate is {first.seen:.6g}, {ratio:.4g} times the scheduled "
+        f"{first.expected:.6g}{as_if} (at {counted(len({item.step for item in wrong}), 'step')} in all)",
+        where=Where(step=first.step, stage="clip_lr", key="lr", rank=first.rank if len(ranks) == 1 else None),
+        expected=f"{first.expected!r}",
+        seen=f"{first.seen!r}",
+        magnitude=ratio if math.isfinite(ratio) else None,
+    )
+
+
+def _looks_like(wrong: list[_Applied]) -> int | None:
+    """The step whose scheduled rate this is; of several, the one from which the next steps follow too."""
+    first, schedule = wrong[0], wrong[0].schedule
+    if schedule.get("kind") != "warmup-cosine":
+        return None
+    candidates = [
+        step
+        for step in range(1, int(schedule["total_steps"]) + 1)
+        if _close(first.seen, scheduled_lr(schedule, step) or 0.0)
+    ]
+    if not candidates:
+        return None
+    return max(candidates, key=lambda step: _num_following(wrong, step - first.step))
+
+
+def _num_following(wrong: list[_Applied], shift: int) -> int:
+    expected = ((item.seen, scheduled_lr(item.schedule, item.step + shift)) for item in wrong)
+    return sum(1 for seen, value in expected if value is not None and _close(seen, value))

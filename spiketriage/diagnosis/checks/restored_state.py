@@ -1,0 +1,97 @@
+"""Check: what each rank held right after a load is what the manifest of the loaded generation says.
+
+Tests of state belong on the just-loaded state: a step later the traces are gone. It never opens a checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spiketriage.diagnosis.findings import agrees, counted, ranks_text, untestable
+from spiketriage.diagnosis.view import View
+from spiketriage.records import Finding, LoadRecord, Manifest, Where
+from spiketriage.wire.chain import STATE_FIELDS
+
+NAME = "restored"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Comparison:
+    load: LoadRecord
+    manifest: Manifest
+    expected: str
+    seen: str
+
+    @property
+    def equal(self) -> bool:
+        return self.expected == self.seen
+
+
+def run(view: View) -> tuple[Finding, ...]:
+    """One finding a field of the state: params, optimizer, scheduler, rng, cursor."""
+    return tuple(_check_field(view, name) for name in STATE_FIELDS)
+
+
+def _check_field(view: View, field: str) -> Finding:
+    loads = sorted(view.telemetry.loads, key=lambda load: (load.attempt, load.step, load.rank))
+    if not loads:
+        return untestable(f"{NAME}-{field}", "no load is recorded: the run never restarted")
+    compared = [item for load in loads if (item := _compare(view, load, field)) is not None]
+    if not compared:
+        names = ", ".join(sorted({load.generation for load in loads}))
+        return untestable(
+            f"{NAME}-{field}", f"neither the load nor the manifest of {names} states a digest of {field}"
+        )
+    wrong = [item for item in compared if not item.equal]
+    if wrong:
+        return _differs(view, field, wrong)
+    return agrees(
+        f"{NAME}-{field}", f"after {counted(len(compared), 'load')} {field} is what the manifest says"
+    )
+
+
+def _compare(view: View, load: LoadRecord, field: str) -> _Comparison | None:
+    manifest = view.manifest(load.generation)
+    expected = manifest.fields.get(f"rank-{load.rank}", {}).get(field) if manifest else None
+    seen = load.fields.get(field)
+    if manifest is None or not expected or not seen:
+        return None
+    return _Comparison(load=load, manifest=manifest, expected=expected, seen=seen)
+
+
+def _differs(view: View, field: str, wrong: list[_Comparison]) -> Finding:
+    first = wrong[0]
+    ranks = [item.load.rank for item in wrong if item.load.attempt == first.load.attempt]
+    tensors = _differing_tensors(first, field)
+    first_tensor = f", first in {tensors[0]} ({counted(len(tensors), 'tensor')})" if tensors else ""
+    origin = _origin(view, field, first)
+    return Finding(
+        name=f"{NAME}-{field}",
+        outcome="differs",
+        summary=f"{ranks_text(sorted(set(ranks)))} loaded {first.load.generation}, but {field} is not what "
+        f"its manifest says{first_tensor}{f': it is that of {origin}' if origin else ''}",
+        where=Where(step=first.load.step + 1, stage="restored", key=field, rank=first.load.rank),
+        expected=f"{field} of {first.load.generation}: {first.expected}",
+        seen=f"{f'{field} of {origin}: ' if origin else ''}{first.seen}",
+        magnitude=float(len(tensors)) if tensors else None,
+    )
+
+
+def _differing_tensors(item: _Comparison, field: str) -> tuple[str, ...]:
+    expected = item.manifest.tensors.get(f"rank-{item.load.rank}", {}).get(field, {})
+    seen = item.load.tensors.get(field, {})
+    return tuple(name for name in expected if seen.get(name) != expected[name]) if seen else ()
+
+
+def _origin(view: View, field: str, item: _Comparison) -> str:
+    """Where the foreign state does belong: the same rank of another generation, else another rank."""
+    own = f"rank-{item.load.rank}"
+    belongs = [
+        (m.generation, rank)
+        for m in view.manifests()
+        for rank in m.fields
+        if m.fields[rank].get(field) == item.seen
+    ]
+    alike = [generation for generation, rank in belongs if rank == own]
+    others = [f"{rank.replace('-', ' ')} of {generation}" for generation, rank in belongs]
+    return next(iter(alike + others), "")

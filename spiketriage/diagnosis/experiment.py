@@ -1,0 +1,182 @@
+"""The shape of an experiment: a control, trials that differ from it in exactly one factor, and a reading of the answers.
+
+Nothing here starts a trial; the lint refuses two factors at once before anything runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from spiketriage.diagnosis.compare import relative
+from spiketriage.diagnosis.launch import Answer
+from spiketriage.diagnosis.setting import Band, Setting
+from spiketriage.errors import RefusedError
+from spiketriage.records import Finding, Where
+from spiketriage.wire.trial import Trial
+
+ANOMALY_SCALES = 5.0
+REFERENCE_BAND = 4.0  # times the largest effect among the controls (prototype.md §7)
+REFERENCE_RATIO = 20.0  # a reference counts only beyond this many bands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One trial and the control that it is compared with."""
+
+    control: Trial
+    variant: Trial
+
+
+class Experiment(Protocol):
+    """A module under `experiments/`."""
+
+    NAME: str
+    FACTOR: str
+    ABOUT: str
+
+    def arms(self, setting: Setting) -> tuple[Arm, ...]:
+        """Control and variants; empty when the setting does not allow the experiment."""
+        ...
+
+    def read(self, setting: Setting, answers: Mapping[str, Answer]) -> Finding:
+        """The finding that the answers support."""
+        ...
+
+
+def lint(experiment: Experiment, arms: tuple[Arm, ...]) -> None:
+    """Refuse a plan in which a variant does not differ from its control in exactly the experiment's factor.
+
+    Raises:
+        RefusedError: zero factors differ, or two, or another one than was said.
+    """
+    for arm in arms:
+        differing = arm.variant.factors.differing(arm.control.factors)
+        if differing != (experiment.FACTOR,):
+            raise RefusedError(
+                f"experiment {experiment.NAME} must change the factor {experiment.FACTOR!r} alone; "
+                f"this plan changes {', '.join(differing) or 'nothing'}"
+            )
+
+
+def anomaly(answer: Answer, step: int, band: Band) -> float:
+    """How far the step lies outside production's band, in robust scales; infinite when it is nonfinite."""
+    record = answer.at(min((r.rank for r in answer.steps), default=0), step)
+    if record is None:
+        return math.nan
+    if record.nonfinite:
+        return math.inf
+    loss, norm = record.metrics["loss/mean"], record.metrics["grad/norm"]
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        return math.inf
+    by_loss = abs(loss - band.loss) / band.loss_scale
+    by_norm = abs(math.log(max(norm, 1e-30)) - band.log_norm) / band.log_norm_scale
+    # The gradient norm is heavy-tailed: it counts half.
+    return max(by_loss, by_norm / 2)
+
+
+def read_cell(
+    name: str, setting: Setting, answers: Mapping[str, Answer], trials: tuple[Trial, ...], what: str
+) -> Finding:
+    """One cell of the 2×2: anomalous (`differs`), `nonfinite`, or like production before the incident (`agrees`)."""
+    scores = sorted(anomaly(answers[trial.key], trial.first_step, setting.band) for trial in trials)
+    if not scores or any(math.isnan(score) for score in scores):
+        return not_testable(name, f"{what}: no answer")
+    score = scores[len(scores) // 2]
+    outcome = "nonfinite" if math.isinf(score) else ("differs" if score > ANOMALY_SCALES else "agrees")
+    words = {
+        "agrees": "behaves like the steps before",
+        "differs": "is anomalous",
+        "nonfinite": "is not finite",
+    }
+    return Finding(
+        name=name,
+        outcome=outcome,  # type: ignore[arg-type]
+        source="experiment",
+        summary=f"{what} {words[outcome]} ({score:.1f} scales off)",
+        where=Where(step=setting.suspect),
+        expected=f"within {ANOMALY_SCALES:g} scales of loss {setting.band.loss:.3f}",
+        seen=f"{score:.1f} scales",
+        magnitude=score,
+        trials=tuple(trial.key for trial in trials),
+    )
+
+
+def reference_arms(
+    setting: Setting, *, kernel: str = "deployed", precision: str = "deployed"
+) -> tuple[Arm, ...]:
+    """Suspect and clean batches on the suspect state, each with and without the reference."""
+    return tuple(
+        Arm(
+            control=setting.probe(batch=batch),
+            variant=setting.probe(batch=batch, kernel=kernel, precision=precision),
+        )
+        for batch in (setting.suspect, *setting.clean)
+    )
+
+
+def read_reference(
+    name: str, setting: Setting, answers: Mapping[str, Answer], arms: tuple[Arm, ...]
+) -> Finding:
+    """Effect of a reference on the suspect batch, against its effect on clean batches in the run's own mode."""
+    for arm in arms:
+        reason = answers[arm.variant.key].not_testable
+        if reason:
+            return not_testable(name, reason)
+    effects = [_effect(answers, arm) for arm in arms]
+    suspect, clean = effects[0], effects[1:]
+    healed = _finite(answers, arms[0].variant) and not _finite(answers, arms[0].control)
+    band = REFERENCE_BAND * max([effect for effect in clean if math.isfinite(effect)], default=0.0)
+    ratio = suspect / band if band > 0 else (math.inf if suspect > 0 else 0.0)
+    took_effect = any(_changed(answers, arm) for arm in arms)
+    if not took_effect:
+        return not_testable(name, "the reference changed no digest: the run already computes this way")
+    outcome = "differs" if healed or ratio > REFERENCE_RATIO else "agrees"
+    seen = (
+        "finite with the reference, not without" if healed else f"{suspect:.3g} relative, {ratio:.3g} bands"
+    )
+    return Finding(
+        name=name,
+        outcome=outcome,  # type: ignore[arg-type]
+        source="experiment",
+        summary=f"the reference changes the suspect batch {'far more than' if outcome == 'differs' else 'as little as'} "
+        f"clean batches: {seen}",
+        where=Where(step=setting.suspect),
+        expected=f"at most {REFERENCE_RATIO:g} bands of {band:.3g}",
+        seen=seen,
+        magnitude=ratio,
+        trials=tuple(trial.key for arm in arms for trial in (arm.control, arm.variant)),
+    )
+
+
+def not_testable(name: str, reason: str) -> Finding:
+    """The experiment could not be done; `reason` says why."""
+    return Finding(name=name, outcome="not testable", source="experiment", summary=reason)
+
+
+def _effect(answers: Mapping[str, Answer], arm: Arm) -> float:
+    """Largest relative change of loss and gradient norm on any rank."""
+    worst = 0.0
+    for record in answers[arm.control.key].steps:
+        other = answers[arm.variant.key].at(record.rank, record.step)
+        if other is not None:
+            for metric in ("loss/sum", "grad/norm"):
+                worst = max(worst, relative(record.metrics[metric], other.metrics[metric]))
+    return worst
+
+
+def _finite(answers: Mapping[str, Answer], trial: Trial) -> bool:
+    return not any(record.nonfinite for record in answers[trial.key].steps)
+
+
+def _changed(answers: Mapping[str, Answer], arm: Arm) -> bool:
+    """Proof by digest that the factor took effect."""
+    for record in answers[arm.control.key].steps:
+        other = answers[arm.variant.key].at(record.rank, record.step)
+        if other is not None and any(
+            other.digests.get(link) != digest for link, digest in record.digests.items()
+        ):
+            return True
+    return False

@@ -1,0 +1,48 @@
+"""The first step after the known-good generation, loaded through the verified loader instead of the deployed one.
+
+Replaying through a faulty loader reproduces bitwise and would clear the restart; this is the experiment that does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spiketriage.diagnosis.compare import by_step, compare, compare_loads
+from spiketriage.diagnosis.experiment import Arm
+from spiketriage.diagnosis.launch import Answer
+from spiketriage.diagnosis.setting import Setting
+from spiketriage.records import Finding, Where
+
+NAME = "reference-loader"
+FACTOR = "loader"
+ABOUT = "the verified loader instead of the deployed one, for one step"
+
+
+def arms(setting: Setting) -> tuple[Arm, ...]:
+    """One step through each loader."""
+    last = setting.known_good_step + 1
+    return (Arm(control=setting.replay(last=last), variant=setting.replay(last=last, loader="verified")),)
+
+
+def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:
+    """The first link in which the loaders' results differ."""
+    arm = arms(setting)[0]
+    control, variant = answers[arm.control.key], answers[arm.variant.key]
+    where = compare_loads(control.loads, variant.loads)
+    if where is None:
+        where = compare(by_step(control.steps), by_step(variant.steps)).where
+    if where is None:
+        summary, outcome = "both loaders leave the same state and the same first step", "agrees"
+    else:
+        summary = f"the deployed loader and the verified one differ, first in {where.stage} {where.key}"
+        outcome = "differs"
+    return Finding(
+        name=NAME,
+        outcome=outcome,  # type: ignore[arg-type]
+        source="experiment",
+        summary=summary,
+        where=where or Where(),
+        expected="identical digests",
+        seen=outcome,
+        trials=(arm.control.key, arm.variant.key),
+    )

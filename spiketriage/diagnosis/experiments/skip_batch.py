@@ -1,0 +1,46 @@
+"""Leave the suspect batch out and go on: if the steps after it are ordinary, this batch carried the incident.
+
+It never says why the batch did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spiketriage.diagnosis.experiment import ANOMALY_SCALES, Arm, anomaly, not_testable
+from spiketriage.diagnosis.launch import Answer
+from spiketriage.diagnosis.setting import Setting
+from spiketriage.records import Finding, Where
+
+NAME = "skip-batch"
+FACTOR = "batch"
+ABOUT = "the suspect window without the suspect batch, against the replay with it"
+
+
+def arms(setting: Setting) -> tuple[Arm, ...]:
+    """The replay without the suspect step."""
+    return (Arm(control=setting.replay(), variant=setting.replay(batch=f"skip {setting.suspect}")),)
+
+
+def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:
+    """Ordinary or still anomalous in the steps after the one left out."""
+    trial = arms(setting)[0].variant
+    answer = answers[trial.key]
+    steps = range(setting.suspect + 1, trial.last_step + 1)
+    scores = [anomaly(answer, step, setting.band) for step in steps]
+    if answer.at(0, setting.suspect) is not None:
+        return not_testable(NAME, f"step {setting.suspect} was executed although it was to be left out")
+    worst = max(scores)
+    outcome = "agrees" if worst <= ANOMALY_SCALES else "differs"
+    return Finding(
+        name=NAME,
+        outcome=outcome,  # type: ignore[arg-type]
+        source="experiment",
+        summary=f"without step {setting.suspect}'s batch the next {len(scores)} steps are "
+        f"{'ordinary' if outcome == 'agrees' else 'still anomalous'} ({worst:.1f} scales off at most)",
+        where=Where(step=setting.suspect),
+        expected=f"within {ANOMALY_SCALES:g} scales",
+        seen=f"{worst:.1f} scales",
+        magnitude=worst,
+        trials=(trial.key,),
+    )

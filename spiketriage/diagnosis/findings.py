@@ -1,0 +1,40 @@
+"""Small constructors for the findings of checks, so that a check reads as its assertion.
+
+This module never decides anything and never reads evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from spiketriage.records import Finding, Where
+
+MAX_NAMED = 3
+NOWHERE = Where()
+
+
+def agrees(name: str, summary: str, *, judged: bool = True) -> Finding:
+    """The assertion holds wherever it could be tested."""
+    return Finding(name=name, outcome="agrees", summary=summary, judged=judged)
+
+
+def untestable(name: str, reason: str, *, where: Where = NOWHERE, judged: bool = True) -> Finding:
+    """The assertion could not be tested; `reason` completes the sentence."""
+    return Finding(name=name, outcome="not testable", summary=reason, where=where, judged=judged)
+
+
+def listed(names: Collection[str], unit: str = "") -> str:
+    """The first few of `names`, and how many more there are."""
+    shown = ", ".join(list(names)[:MAX_NAMED])
+    more = len(names) - MAX_NAMED
+    return f"{shown} and {more} more{f' {unit}' if unit else ''}" if more > 0 else shown
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`rank 1`, or `ranks 0, 1 and 5 more`."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {listed([str(rank) for rank in ranks])}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 step`, `3 steps`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

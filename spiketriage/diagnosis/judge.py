@@ -1,0 +1,157 @@
+"""Weigh the findings: which causes explain every one of them, which are contradicted, what is untested, what may be said.
+
+The judge reads predictions as data and never names a cause while one of its deciding cells is untested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spiketriage.diagnosis.cause import Cause
+from spiketriage.records import CauseView, Finding, Verdict, Where
+
+NOTHING_DONE = "nothing has been checked yet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What the judge weighs: judged findings by name, whether something spiked, and what could still be tried.
+
+    `replayed` says whether the window was replayed at all; `possible` are experiments that can still be run.
+    """
+
+    findings: Mapping[str, Finding]
+    spiked: bool
+    possible: tuple[str, ...]
+    steps_executed: int
+
+
+def make_case(
+    findings: Iterable[Finding], *, spiked: bool, possible: Sequence[str], steps_executed: int
+) -> Case:
+    """The case of the judged findings; context is left out."""
+    judged = {finding.name: finding for finding in findings if finding.judged}
+    return Case(findings=judged, spiked=spiked, possible=tuple(possible), steps_executed=steps_executed)
+
+
+def allowed(cause: Cause, finding: Finding) -> bool:
+    """Whether `cause` allows this outcome, at this stage when it says a stage."""
+    place = f"{finding.outcome}@{finding.where.stage}"
+    return any(option in (finding.outcome, place) for option in cause.allows(finding.name))
+
+
+def deciding(cause: Cause, case: Case) -> tuple[str, ...]:
+    """Cells that must be tested before `cause` may be named in this case."""
+    return cause.decides + (cause.decides_on_spike if case.spiked else ())
+
+
+def weigh(cause: Cause, case: Case) -> CauseView:
+    """How one cause stands."""
+    tested = {name: f for name, f in case.findings.items() if f.outcome != "not testable"}
+    against = tuple(name for name, finding in tested.items() if not allowed(cause, finding))
+    support = tuple(
+        name
+        for name, finding in tested.items()
+        if name in cause.predicts and finding.outcome != "agrees" and allowed(cause, finding)
+    )
+    untested = tuple(name for name in deciding(cause, case) if name not in tested)
+    status = (
+        "contradicted"
+        if against or (cause.needs_spike and not case.spiked)
+        else ("open" if untested else "decided")
+    )
+    return CauseView(
+        name=cause.name,
+        cause_class=cause.cause_class,
+        status=status,  # type: ignore[arg-type]
+        supporting=support,
+        contradicting=against,
+        untested=untested,
+    )
+
+
+def anomalies(case: Case) -> tuple[str, ...]:
+    """Names of findings that speak against the run."""
+    return tuple(name for name, f in case.findings.items() if f.outcome in ("differs", "nonfinite"))
+
+
+def judge(causes: Sequence[Cause], case: Case) -> Verdict:
+    """The verdict that the findings allow."""
+    views = tuple(weigh(cause, case) for cause in causes)
+    by_name = {cause.name: cause for cause in causes}
+    # A cause that nothing supports is not a suspect: silence is no evidence.
+    alive = [view for view in views if view.status != "contradicted" and view.supporting]
+    decided = [view for view in alive if view.status == "decided"]
+    if len(decided) == 1 and (len(alive) == 1 or not _testable(alive, decided, case)):
+        return _named(by_name[decided[0].name], sure=len(alive) == 1, views=views, case=case)
+    if alive:
+        names = tuple(view.name for view in alive)
+        return _verdict(case, views, "undetermined", f"still possible: {', '.join(names)}", candidates=names)
+    found = anomalies(case)
+    if found:
+        return _verdict(case, views, "unresolved", f"no known cause explains {', '.join(found)} together")
+    if case.spiked:
+        return _verdict(
+            case, views, "unresolved", "something spiked, and no check or experiment found what differs"
+        )
+    if not case.findings:
+        return _verdict(case, views, "unresolved", NOTHING_DONE)
+    return _verdict(case, views, "nothing-found", "every check and replay that was done agrees")
+
+
+def _testable(alive: Sequence[CauseView], decided: Sequence[CauseView], case: Case) -> bool:
+    """Whether a rival could still be excluded by an experiment that can be run."""
+    rivals = [view for view in alive if view not in decided]
+    return any(name in case.possible for view in rivals for name in view.untested)
+
+
+def _named(cause: Cause, *, sure: bool, views: tuple[CauseView, ...], case: Case) -> Verdict:
+    where = locate(cause, case.findings)
+    if cause.verdict is not None:
+        return _verdict(
+            case, views, cause.verdict, cause.summary, where=where, repair=cause.repair, cause=cause
+        )
+    kind = "established" if sure else "supported"
+    return _verdict(
+        case, views, kind, cause.summary, where=where, repair=cause.repair, cause=cause, named=True
+    )
+
+
+def locate(cause: Cause, findings: Mapping[str, Finding]) -> Where:
+    """The cause's place: the first finding that it is located by, completed by the next ones."""
+    merged: dict[str, object] = {}
+    for name in cause.located_by:
+        place = findings[name].where if name in findings else Where()
+        for part in ("step", "stage", "key", "rank", "path", "field"):
+            if merged.get(part) is None:
+                merged[part] = getattr(place, part)
+    return Where(**merged)  # type: ignore[arg-type]
+
+
+def _verdict(
+    case: Case,
+    views: tuple[CauseView, ...],
+    kind: str,
+    explanation: str,
+    *,
+    where: Where | None = None,
+    repair: str = "",
+    cause: Cause | None = None,
+    named: bool = False,
+    candidates: tuple[str, ...] = (),
+) -> Verdict:
+    untested = {name for name, f in case.findings.items() if f.outcome == "not testable"} | set(case.possible)
+    return Verdict(
+        kind=kind,  # type: ignore[arg-type]
+        cause=cause.name if cause is not None and named else None,
+        cause_class=cause.cause_class if cause is not None and named else None,
+        candidates=candidates,
+        explanation=explanation,
+        where=where or Where(),
+        causes=views,
+        not_tested=tuple(sorted(untested)),
+        repair=repair,
+        next_experiment=None,
+        steps_executed=case.steps_executed,
+    )

@@ -1,0 +1,181 @@
+"""Start trial workers and collect what they answered: only trials that are not done yet are run.
+
+The desk never imports torch: workers are child processes of the user's own Python, on a leash that ends them with us.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spiketriage.errors import EvidenceError, TrialError
+from spiketriage.readers.telemetry.native import read_segment
+from spiketriage.records import LoadRecord, StepRecord, TrialRow
+from spiketriage.wire import trial as wire
+from spiketriage.wire.trial import LEASH, Launch, Trial
+
+LIMIT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where trials run: the run, the trials folder, one code folder per value of the factor `code`."""
+
+    run: Path
+    trials: Path
+    checkpoints: Path
+    harness: str
+    codes: Mapping[str, Path]
+    num_processes: int
+    num_threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What one trial answered: its row for the incident, and every rank's chain."""
+
+    trial: Trial
+    row: TrialRow
+    cached: bool
+    steps: tuple[StepRecord, ...]
+    loads: tuple[LoadRecord, ...]
+    not_testable: str
+
+    def at(self, rank: int, step: int) -> StepRecord | None:
+        """The record of `step` on `rank`."""
+        return next((r for r in self.steps if r.rank == rank and r.step == step), None)
+
+
+def execute(site: Site, trials: Sequence[Trial]) -> dict[str, Answer]:
+    """Answers by trial key; what is already done is read, what is not is run, one launch per code.
+
+    Raises:
+        TrialError: a launch failed; finished trials stay finished and their log is named.
+    """
+    cached = {trial.key for trial in trials if _is_done(site, trial)}
+    missing = {trial.key: trial for trial in trials if trial.key not in cached}
+    for code in sorted({trial.factors.code for trial in missing.values()}):
+        _launch(site, code, [trial for trial in missing.values() if trial.factors.code == code])
+    return {trial.key: _answer(site, trial, cached=trial.key in cached) for trial in trials}
+
+
+def _is_done(site: Site, trial: Trial) -> bool:
+    return (site.trials / trial.key / "done.json").is_file()
+
+
+def _launch(site: Site, code: str, trials: Sequence[Trial]) -> None:
+    launch = Launch(
+        run=str(site.run),
+        harness=site.harness,
+        python_path=(str(site.codes[code]),),
+        trials_folder=str(site.trials),
+        checkpoints=str(site.checkpoints),
+        trials=tuple(trials),
+        num_threads=site.num_threads,
+    )
+    for trial in trials:
+        _write_json(site.trials / trial.key / "trial.json", wire.trial_to_json(trial))
+    order = site.trials / f"launch-{trials[0].key}.json"
+    _write_json(order, wire.launch_to_json(launch))
+    log = order.with_suffix(".log")
+    with log.open("w", encoding="utf-8") as stream:
+        code_seen = _run(command(site, order), stream)
+    if code_seen != 0:
+        raise TrialError(
+            f"a launch of {len(trials)} trials ended with exit code {code_seen}: {_reason(order)}; its log is {log}",
+            hint=f"tail -n 40 {log}",
+        )
+
+
+def command(site: Site, order: Path) -> list[str]:
+    """The command line that starts the workers."""
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={site.num_processes}",
+        "-m",
+        "spiketriage.train.worker",
+        str(order),
+    ]
+
+
+def _run(argv: Sequence[str], log: object) -> int:
+    environment = {**os.environ, LEASH: "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    child = subprocess.Popen(  # the pipe on standard input is the leash
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,  # type: ignore[call-overload]
+    )
+    with child:
+        try:
+            return int(child.wait(timeout=LIMIT_S))
+        except BaseException:
+            os.killpg(child.pid, signal.SIGTERM)
+            raise
+
+
+def _reason(order: Path) -> str:
+    """The last line of the first rank's own error, if it left one."""
+    for path in sorted(order.parent.glob(f"{order.name}.rank-*.error")):
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return f"{path.name}: {lines[-1] if lines else 'empty'}"
+    return "no rank left an error of its own"
+
+
+def _answer(site: Site, trial: Trial, *, cached: bool) -> Answer:
+    folder = site.trials / trial.key
+    try:
+        done = json.loads((folder / "done.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise EvidenceError(f"{folder}/done.json: cannot be read: {error}", hint=f"rm -r {folder}") from error
+    segments = [read_segment(path) for path in sorted(folder.glob("rank-*.chain"))]
+    return Answer(
+        trial=trial,
+        cached=cached,
+        row=row(trial, "done", num_steps=int(done["num_steps_executed"]), wall_s=float(done["wall_s"])),
+        steps=tuple(step for segment in segments for step in segment.steps),
+        loads=tuple(load for segment in segments for load in segment.loads),
+        not_testable=str(done["not_testable"]),
+    )
+
+
+def row(trial: Trial, state: str, *, num_steps: int, wall_s: float, summary: str = "") -> TrialRow:
+    """The trial as the incident keeps it."""
+    names = ("state", "batch", "code", "loader", "placement", "precision", "kernel")
+    assert state in ("planned", "done", "failed", "interrupted")
+    return TrialRow(
+        key=trial.key,
+        kind=trial.kind,
+        purpose=trial.purpose,
+        factors={name: getattr(trial.factors, name) for name in names},
+        first_step=trial.first_step,
+        last_step=trial.last_step,
+        repeat=trial.repeat,
+        state=state,  # type: ignore[arg-type]
+        num_steps_executed=num_steps,
+        wall_s=wall_s,
+        summary=summary,
+    )
+
+
+def unique(trials: Iterable[Trial]) -> list[Trial]:
+    """Trials without repetition of the same question, in first-seen order."""
+    return list({trial.key: trial for trial in trials}.values())
+
+
+def _write_json(path: Path, value: Mapping[str, object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(value, indent=1), encoding="utf-8")
+    partial.replace(path)

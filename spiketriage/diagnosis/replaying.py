@@ -1,0 +1,111 @@
+"""Read a replay: the first link in which production and its repetition differ, or how far they agree.
+
+It never calls a difference transient before three replays agree with each other bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from spiketriage.diagnosis.compare import Chain, Comparison, by_step, compare, compare_loads, relative_noise
+from spiketriage.diagnosis.launch import Answer
+from spiketriage.diagnosis.plan import REPLAY
+from spiketriage.diagnosis.setting import Setting
+from spiketriage.diagnosis.view import View
+from spiketriage.records import Finding, LoadRecord, Where
+
+NUM_REPLAYS = 3  # bit-compared replays before anyone says "transient"
+NOISE_BAND = 10.0  # times the difference of two replays (DESIGN §6)
+
+
+def production_loads(view: View, setting: Setting) -> tuple[LoadRecord, ...]:
+    """The loads with which production itself began the window, if it did begin there."""
+    attempts = {
+        record.attempt
+        for rank in view.telemetry.ranks
+        if (record := view.telemetry.at(rank, setting.known_good_step + 1)) is not None
+    }
+    return tuple(
+        load
+        for load in view.telemetry.loads
+        if load.generation == setting.known_good
+        and load.attempt in attempts
+        and load.step == setting.known_good_step
+    )
+
+
+def first_look(view: View, setting: Setting, answer: Answer) -> Where | None:
+    """Where one replay leaves production first; None when they are identical."""
+    return compare_loads(production_loads(view, setting), answer.loads) or _chains(view, answer).where
+
+
+def read_replay(view: View, setting: Setting, answers: Sequence[Answer]) -> Finding:
+    """The finding of all replays of the window together."""
+    where = first_look(view, setting, answers[0])
+    comparison = _chains(view, answers[0])
+    keys = tuple(answer.trial.key for answer in answers)
+    span = f"steps {setting.known_good_step + 1} to {answers[0].trial.last_step} from {setting.known_good}"
+    if comparison.num_links == 0:
+        return _finding(
+            "not testable", f"replay and production share no link over {span}", Where(), keys, "", None
+        )
+    if where is None:
+        text = f"bitwise identical over {span}: {comparison.num_links} links in {comparison.num_steps} steps"
+        return _finding("agrees", text, Where(), keys, "every link identical", 0.0)
+    chains = [by_step(answer.steps) for answer in answers]
+    if len(chains) > 1 and not _identical(chains):
+        return _tolerant(view, chains, where, keys, span)
+    text = f"production leaves its replay first at step {where.step}, {where.stage} {where.key}{_who(where)}"
+    if len(chains) >= NUM_REPLAYS:
+        text += f"; {len(chains)} replays agree with each other bit for bit"
+    seen = (
+        f"{comparison.prefix_steps} steps identical before it; differing there: {_named(comparison, where)}"
+    )
+    return _finding("differs", text, where, keys, seen, None)
+
+
+def _tolerant(view: View, chains: Sequence[Chain], where: Where, keys: tuple[str, ...], span: str) -> Finding:
+    noise = max(relative_noise(left, right) for left, right in combinations(chains, 2))
+    distance = relative_noise(view.history(), chains[0])
+    ratio = distance / noise if noise > 0 else float("inf")
+    seen = f"production against replay {distance:.3g}, replay against replay {noise:.3g}"
+    if ratio <= NOISE_BAND:
+        return _finding("agrees", f"within measured noise over {span}", Where(), keys, seen, ratio)
+    text = f"production lies {ratio:.3g} times the measured noise from its replay, first at step {where.step}"
+    return _finding("differs", text, where, keys, seen, ratio)
+
+
+def _identical(chains: Sequence[Chain]) -> bool:
+    return all(compare(left, right).where is None for left, right in combinations(chains, 2))
+
+
+def _chains(view: View, answer: Answer) -> Comparison:
+    return compare(view.history(), by_step(answer.steps))
+
+
+def _who(where: Where) -> str:
+    return "" if where.rank is None else f", on rank {where.rank} alone"
+
+
+def _named(comparison: Comparison, where: Where) -> str:
+    if comparison.where is None or comparison.where.stage != where.stage:
+        return str(where.key)
+    more = len(comparison.keys) - 3
+    return ", ".join(comparison.keys[:3]) + (f" and {more} more" if more > 0 else "")
+
+
+def _finding(
+    outcome: str, text: str, where: Where, keys: tuple[str, ...], seen: str, magnitude: float | None
+) -> Finding:
+    return Finding(
+        name=REPLAY,
+        outcome=outcome,  # type: ignore[arg-type]
+        source="experiment",
+        summary=text,
+        where=where,
+        expected="production's chain, link by link",
+        seen=seen,
+        magnitude=magnitude,
+        trials=keys,
+    )

@@ -1,0 +1,236 @@
+"""The setting of an incident's experiments: anchors, batches, clean steps, and the trials that controls share.
+
+It states questions and never runs one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spiketriage.diagnosis.anchors import refusal
+from spiketriage.diagnosis.launch import Site
+from spiketriage.diagnosis.view import View
+from spiketriage.digests import of_mapping
+from spiketriage.errors import RefusedError
+from spiketriage.records import Anchors, Identity, StepRecord
+from spiketriage.wire.trial import Factors, Trial
+
+NUM_CLEAN = 3
+HISTORY_STEPS = 64
+STEPS_AFTER = 2
+AUDIT_STEPS = 18  # replayed without any suspicion, from the last restart on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """What production looked like before the incident: centre and robust scale of loss and log gradient norm."""
+
+    loss: float
+    loss_scale: float
+    log_norm: float
+    log_norm_scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What every experiment of one incident starts from.
+
+    `suspect` is the step of the batch tests; `first_bad` the earliest anchor, which the replay must cover;
+    `ids` are production's batch names by step and rank; `clean` are steps whose batches looked ordinary.
+    """
+
+    anchors: Anchors
+    spiked: bool
+    suspect: int
+    first_bad: int
+    known_good: str
+    known_good_step: int
+    older_good: str | None
+    older_good_step: int | None
+    clean: tuple[int, ...]
+    ids: Mapping[int, Mapping[str, Any]]
+    band: Band
+    run_key: str
+    reference_code: str | None
+
+    def replay(self, *, last: int | None = None, repeat: int = 0, **factors: str) -> Trial:
+        """A replay from the known-good generation over the suspect window."""
+        first = self.known_good_step + 1
+        return Trial(
+            kind="replay",
+            purpose="replay",
+            factors=Factors(state=f"{self.known_good}@{self.known_good_step}", **factors),
+            first_step=first,
+            last_step=last or self.last_step,
+            repeat=repeat,
+            run_key=self.run_key,
+        )
+
+    def probe(self, *, batch: int, older: bool = False, **factors: str) -> Trial:
+        """One pass of the batch of step `batch` on the state before the suspect step, or on the older good state."""
+        state = (
+            f"{self.older_good}@{self.older_good_step}" if older else f"{self.known_good}@{self.suspect - 1}"
+        )
+        return Trial(
+            kind="probe",
+            purpose="probe",
+            factors=Factors(state=state, batch=f"step {batch}", **factors),
+            first_step=batch,
+            last_step=batch,
+            ids={rank: {str(batch): ids} for rank, ids in self.ids[batch].items()},
+            run_key=self.run_key,
+        )
+
+    @property
+    def last_step(self) -> int:
+        """Last step of the replay window; never beyond what production recorded."""
+        return min(max(self.suspect, self.first_bad) + STEPS_AFTER, max(self.ids))
+
+
+def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
+    """The setting that `anchors` and the evidence give.
+
+    Raises:
+        RefusedError: there is no known-good generation, or no step to look at.
+    """
+    telemetry = view.telemetry
+    if anchors.onset is None:
+        anchors = audit_anchors(view, anchors)
+    if anchors.known_good is None:
+        raise RefusedError("no known-good generation: nothing can be replayed", hint="spiketriage status")
+    good = int(view_step(view, anchors.known_good))
+    last = max(telemetry.steps, default=good)
+    first_bad = anchors.onset if anchors.onset is not None else min(good + AUDIT_STEPS, last)
+    suspect = anchors.suspect if anchors.suspect is not None else first_bad
+    if suspect <= good:
+        raise RefusedError(f"the suspect step {suspect} does not lie after {anchors.known_good}")
+    history = [record for record in telemetry.lineage(telemetry.ranks[0]) if record.step < first_bad]
+    return Setting(
+        anchors=anchors,
+        spiked=spiked,
+        suspect=suspect,
+        first_bad=first_bad,
+        known_good=anchors.known_good,
+        known_good_step=good,
+        older_good=anchors.older_good,
+        older_good_step=None if anchors.older_good is None else int(view_step(view, anchors.older_good)),
+        clean=_clean_steps(history),
+        ids=_ids(view),
+        band=_band(history),
+        run_key=_run_key(view, anchors, suspect),
+        reference_code=_reference_code(view, anchors, suspect),
+    )
+
+
+def audit_anchors(view: View, anchors: Anchors) -> Anchors:
+    """Anchors for an audit without any suspicion: the sound generation of the last restart, or the newest with steps after it."""
+    last = max(view.telemetry.steps, default=0)
+    restarts = {load.generation: load.attempt for load in view.telemetry.loads}
+    sound = [
+        facts
+        for facts in view.generations
+        if facts.step is not None and facts.step < last and not refusal(facts, None)
+    ]
+    chosen = max(sound, key=lambda facts: (restarts.get(facts.name, -1), facts.step), default=None)
+    older = [facts.name for facts in sound if chosen is not None and (facts.step or 0) < (chosen.step or 0)]
+    return replace(
+        anchors, known_good=chosen.name if chosen else None, older_good=older[-1] if older else None
+    )
+
+
+def make_site(view: View, setting: Setting, trials: Path) -> Site:
+    """Where this incident's trials run; `deployed` is the code that production ran at the suspect step."""
+    settings = view.settings
+    identity = view.telemetry.identity(setting.suspect)
+    deployed = _code_parent(view, identity.code_path) if identity else Path(settings.python_path[0])
+    codes = {"deployed": deployed}
+    if setting.reference_code is not None:
+        codes["reference"] = _code_parent(view, setting.reference_code)
+    return Site(
+        run=settings.run,
+        trials=trials,
+        checkpoints=settings.checkpoints,
+        harness=settings.harness,
+        codes=codes,
+        num_processes=identity.world_size if identity else settings.num_processes,
+        num_threads=identity.num_threads if identity else 1,
+    )
+
+
+def view_step(view: View, generation: str) -> int:
+    """The step of a generation by name."""
+    for facts in view.generations:
+        if facts.name == generation and facts.step is not None:
+            return facts.step
+    raise RefusedError(
+        f"generation {generation} is not among the run's generations", hint="spiketriage freeze"
+    )
+
+
+def _code_parent(view: View, code_path: str) -> Path:
+    return (view.settings.run / code_path).parent
+
+
+def _ids(view: View) -> dict[int, dict[str, Any]]:
+    return {
+        step: {str(rank): record.ids for rank, record in ranks.items()}
+        for step, ranks in view.history().items()
+    }
+
+
+def _clean_steps(history: list[StepRecord]) -> tuple[int, ...]:
+    """The most ordinary recent steps: those whose loss lies nearest the median of the last ones."""
+    recent = [record for record in history[-24:] if math.isfinite(record.metrics.get("loss/mean", math.nan))]
+    if not recent:
+        return ()
+    centre = float(np.median([record.metrics["loss/mean"] for record in recent]))
+    nearest = sorted(recent, key=lambda record: abs(record.metrics["loss/mean"] - centre))
+    return tuple(sorted(record.step for record in nearest[:NUM_CLEAN]))
+
+
+def _band(history: list[StepRecord]) -> Band:
+    losses = [record.metrics.get("loss/mean", math.nan) for record in history[-HISTORY_STEPS:]]
+    norms = [record.metrics.get("grad/norm", math.nan) for record in history[-HISTORY_STEPS:]]
+    loss, loss_scale = _robust(np.array(losses))
+    log_norm, log_norm_scale = _robust(np.log(np.maximum(np.array(norms), 1e-30)))
+    return Band(loss=loss, loss_scale=loss_scale, log_norm=log_norm, log_norm_scale=log_norm_scale)
+
+
+def _robust(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float]:
+    """Median, and the 95th percentile of deviations over 1.96 (detection.md: a MAD doubles the false alarms)."""
+    finite = values[np.isfinite(values)]
+    if finite.size == 0:
+        return math.nan, math.nan
+    centre = float(np.median(finite))
+    return centre, max(float(np.percentile(np.abs(finite - centre), 95)) / 1.96, 0.01)
+
+
+def _run_key(view: View, anchors: Anchors, suspect: int) -> str:
+    identity: Identity | None = view.telemetry.identity(suspect)
+    parts = {
+        name: str((facts.manifest.fields if facts.manifest else ""))
+        for facts in view.generations
+        for name in (facts.name,)
+        if name in (anchors.known_good, anchors.older_good)
+    }
+    parts["code"] = identity.code_digest if identity else ""
+    parts["config"] = identity.config_digest if identity else ""
+    return of_mapping(parts)
+
+
+def _reference_code(view: View, anchors: Anchors, suspect: int) -> str | None:
+    """The newest code, other than the deployed one, that made a generation no younger than the known good one."""
+    identity = view.telemetry.identity(suspect)
+    good = view_step(view, anchors.known_good or "")
+    for manifest in reversed(view.manifests()):
+        if manifest.step <= good and identity is not None and manifest.code_digest != identity.code_digest:
+            if (view.settings.run / manifest.code_path).is_dir():
+                return manifest.code_path
+            return None
+    return None

@@ -1,0 +1,154 @@
+"""What a check may look at: an incident's production telemetry, generations, index and anchors.
+
+This module never judges and never opens a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from spiketriage.readers.telemetry.lineage import Telemetry
+from spiketriage.records import (
+    Anchors,
+    Artifact,
+    DataIndex,
+    GenerationFacts,
+    Identity,
+    Link,
+    LoadRecord,
+    Manifest,
+    RunSettings,
+    StepRecord,
+)
+
+History = Mapping[int, Mapping[int, StepRecord]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The evidence of one incident as the checks see it; `anchors` are those found before any check ran."""
+
+    telemetry: Telemetry
+    generations: tuple[GenerationFacts, ...]
+    index: DataIndex | None
+    artifacts: tuple[Artifact, ...]
+    anchors: Anchors | None
+    settings: RunSettings
+
+    @property
+    def suspect(self) -> int | None:
+        """The step that spiked, if one did."""
+        return self.anchors.suspect if self.anchors else None
+
+    def history(self) -> History:
+        """Production by step, then rank."""
+        found: dict[int, dict[int, StepRecord]] = {step: {} for step in self.telemetry.steps}
+        for rank in self.telemetry.ranks:
+            for record in self.telemetry.lineage(rank):
+                found[record.step][rank] = record
+        return found
+
+    def manifests(self) -> tuple[Manifest, ...]:
+        """Every readable manifest, oldest first."""
+        known = (generation.manifest for generation in self.generations)
+        return tuple(sorted((m for m in known if m is not None), key=lambda manifest: manifest.step))
+
+    def manifest(self, generation: str) -> Manifest | None:
+        """The manifest of one generation by name."""
+        return next((m for m in self.manifests() if m.generation == generation), None)
+
+    def reference(self, attempt: int) -> Manifest | None:
+        """The manifest that an attempt has to continue: of the generation it loaded, else the run's first."""
+        manifests = self.manifests()
+        for load in self.telemetry.loads:
+            if load.attempt == attempt:
+                older = [manifest for manifest in manifests if manifest.step <= load.step]
+                return self.manifest(load.generation) or (older[-1] if older else None)
+        return manifests[0] if manifests else None
+
+    def identities(self) -> tuple[AttemptIdentity, ...]:
+        """What each rank's segment says about itself, by attempt and rank, with the attempt's first step."""
+        return tuple(
+            AttemptIdentity(
+                attempt=segment.attempt,
+                rank=segment.rank,
+                first_step=segment.steps[0].step if segment.steps else None,
+                identity=segment.identity,
+            )
+            for segment in sorted(self.telemetry.segments, key=lambda item: (item.attempt, item.rank))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptIdentity:
+    """One segment's identity and where in the run it begins."""
+
+    attempt: int
+    rank: int
+    first_step: int | None
+    identity: Identity
+
+
+def stage_digests(record: StepRecord, stage: str) -> dict[str, bytes]:
+    """The digests of one stage by key, in chain order; links without a digest are left out."""
+    return {link.key: digest for link, digest in record.digests.items() if link.stage == stage and digest}
+
+
+def differing_keys(records: Mapping[int, StepRecord], stage: str) -> tuple[str, ...]:
+    """Keys of a stage whose digests are not equal on all ranks that recorded them.
+
+    A link that is nonfinite on every rank is left out: NaN has many bit patterns, so its digest says nothing.
+    """
+    by_rank = {rank: stage_digests(record, stage) for rank, record in records.items()}
+    keys = dict.fromkeys(key for digests in by_rank.values() for key in digests)
+    return tuple(key for key in keys if _differs(records, by_rank, Link(stage, key)))
+
+
+def kept_own_gradient(record: StepRecord, keys: tuple[str, ...]) -> bool:
+    """Whether the reduced gradient of these tensors is the rank's own local one: nothing was summed."""
+    own, reduced = stage_digests(record, "local_gradient"), stage_digests(record, "reduced_gradient")
+    return all(key in reduced and own.get(key) == reduced[key] for key in keys)
+
+
+def documents_of(record: StepRecord) -> tuple[str, ...]:
+    """Document ids of a rank's batch; where a harness names batches otherwise, what it consumed."""
+    named = tuple(_texts(record.ids))
+    if record.content:
+        named = tuple(name for name in named if name in record.content)
+    return named or tuple(record.content)
+
+
+def broken_tensors(earlier: StepRecord, later: StepRecord) -> tuple[str, ...]:
+    """Tensors that are not, before the later step, what the earlier step of the same rank left behind."""
+    left = stage_digests(earlier, "params_after")
+    found = stage_digests(later, "params_before")
+    return tuple(key for key, digest in found.items() if key in left and left[key] != digest)
+
+
+def broken_since_load(load: LoadRecord, first: StepRecord) -> tuple[str, ...]:
+    """Tensors that changed between a load and the first step after it.
+
+    Empty unless at least one tensor is equal: else the two were not digested in the same way.
+    """
+    loaded = load.tensors.get("params", {})
+    found = {key: item.hex() for key, item in stage_digests(first, "params_before").items() if key in loaded}
+    broken = tuple(key for key, digest in found.items() if loaded[key] != digest)
+    return broken if len(broken) < len(found) else ()
+
+
+def _texts(ids: object) -> Iterator[str]:
+    if isinstance(ids, str):
+        yield ids
+    elif isinstance(ids, Mapping | list | tuple):
+        for item in ids.values() if isinstance(ids, Mapping) else ids:
+            yield from _texts(item)
+
+
+def _differs(
+    records: Mapping[int, StepRecord], by_rank: Mapping[int, Mapping[str, bytes]], link: Link
+) -> bool:
+    holders = [rank for rank, digests in by_rank.items() if link.key in digests]
+    if all(link in records[rank].nonfinite for rank in holders):
+        return False
+    return len({by_rank[rank][link.key] for rank in holders}) > 1

@@ -1,0 +1,71 @@
+"""A colleague's SQL: one read-only statement on an incident's tables, its views and the frozen telemetry.
+
+This module never writes, and the statement can reach no file but the incident's own database and Parquet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from spiketriage.errors import UsageError
+from spiketriage.incident import database
+
+if TYPE_CHECKING:
+    from spiketriage.incident.store import Incident
+
+HINT = "spiketriage sql 'SHOW TABLES'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryResult:
+    """The columns and rows of a statement."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+
+
+def query(incident: Incident, sql: str) -> QueryResult:
+    """Run one statement that reads.
+
+    Raises:
+        UsageError: it is not exactly one statement that reads, or DuckDB refuses it.
+        EvidenceError: the database cannot be read.
+    """
+    _check(sql)
+    with database.reading(incident.folder) as connection:
+        _fence(connection, incident)
+        try:
+            cursor = connection.execute(sql)
+            columns = tuple(column[0] for column in cursor.description or ())
+            return QueryResult(columns=columns, rows=tuple(tuple(row) for row in cursor.fetchall()))
+        except (duckdb.Error, ImportError) as error:  # a few result types need a library that may be missing
+            raise UsageError(f"sql: {error}", hint=HINT) from error
+
+
+def _check(sql: str) -> None:
+    try:
+        statements = duckdb.extract_statements(sql)
+    except duckdb.Error as error:
+        raise UsageError(f"sql: {error}", hint=HINT) from error
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        seen = ", ".join(statement.type.name for statement in statements) or "nothing"
+        raise UsageError(
+            f"sql: expected one statement that reads (SELECT, DESCRIBE, SHOW), found {seen}", hint=HINT
+        )
+
+
+def _fence(connection: duckdb.DuckDBPyConnection, incident: Incident) -> None:
+    telemetry = (incident.folder / "evidence" / "telemetry.parquet").absolute()
+    quoted = "'" + str(telemetry).replace("'", "''") + "'"
+    if telemetry.is_file():
+        connection.execute(f"SET allowed_paths = [{quoted}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    if telemetry.is_file():
+        try:
+            connection.execute(f"CREATE TEMP VIEW telemetry AS FROM read_parquet({quoted})")
+        except duckdb.Error:
+            return  # damaged Parquet must not shut the database; `verify` names it

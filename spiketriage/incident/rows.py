@@ -1,0 +1,120 @@
+"""Records as rows of the incident's tables and back, exactly: NaN, infinities and unknown parts included.
+
+This module never opens a database and never decides which row is the newest; the views do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from spiketriage.incident import journal
+from spiketriage.records import Anchors, Artifact, CauseView, Finding, StepPoint, TrialRow, Verdict, Where
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Record = TypeVar("Record", bound="DataclassInstance")
+Cell = Any  # a value of a column, as Arrow, DuckDB and JSON all understand it
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One named sentence about the incident."""
+
+    key: str
+    value: str
+
+
+TABLES: Mapping[str, type[DataclassInstance]] = {
+    "facts": Fact,
+    "anchors": Anchors,
+    "artifacts": Artifact,
+    "findings": Finding,
+    "trials": TrialRow,
+    "steps": StepPoint,
+    "verdicts": Verdict,
+}
+_RENAMED = {"digest": "digest_measured"}  # every row has a `digest` of its own
+
+
+def pack(record: DataclassInstance) -> Row:
+    """The columns of `record`; a nonfinite number becomes NULL and is spelled in `nonfinite`."""
+    row: Row = {}
+    nonfinite: dict[str, str] = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if isinstance(value, Where):
+            row.update({f"where_{part.name}": _plain(getattr(value, part.name)) for part in fields(Where)})
+            continue
+        if str(field.type).startswith("float") and value is not None:
+            value = float(value)
+            if not math.isfinite(value):
+                nonfinite[field.name], value = _spelled(value), None
+        row[_RENAMED.get(field.name, field.name)] = _plain(value)
+    return {**row, "nonfinite": nonfinite}
+
+
+def unpack(record_class: type[Record], row: Mapping[str, Any]) -> Record:
+    """The record that `pack` made `row` from."""
+    values: dict[str, Any] = {}
+    for field in fields(record_class):
+        if field.name == "where":
+            values["where"] = Where(**{part.name: row[f"where_{part.name}"] for part in fields(Where)})
+        else:
+            values[field.name] = _thawed(row[_RENAMED.get(field.name, field.name)])
+    values.update({name: float(text) for name, text in row["nonfinite"].items()})
+    return record_class(**values)
+
+
+def chained(rows: Iterable[Row], *, last_number: int, previous: str, command: int) -> list[Row]:
+    """`rows` numbered on from `last_number` and each sealed over the row before it."""
+    result = []
+    for number, row in enumerate(rows, start=last_number + 1):
+        whole = {**row, "number": number, "command": command}
+        previous = journal.digest_of(previous, whole)
+        result.append({**whole, "digest": previous})
+    return result
+
+
+def first_broken(rows: Iterable[Row]) -> int | None:
+    """Number of the first row, in the order given, that is missing or no longer matches its digest."""
+    previous = journal.START
+    for number, row in enumerate(rows, start=1):
+        values = {name: value for name, value in row.items() if name != "digest"}
+        if row["number"] != number or row["digest"] != journal.digest_of(previous, values):
+            return number
+        previous = row["digest"]
+    return None
+
+
+def _spelled(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _plain(value: Cell) -> Cell:
+    """`value` as Arrow and JSON both understand it; a name that is not UTF-8 keeps its bytes as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, CauseView):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {_plain(str(key)): _plain(str(item)) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, bool | float):
+        return value
+    return int(value)
+
+
+def _thawed(value: Cell) -> Cell:
+    if not isinstance(value, list):
+        return value
+    if value and isinstance(value[0], dict):
+        return tuple(CauseView(**{name: _thawed(item) for name, item in view.items()}) for view in value)
+    return tuple(value)

@@ -1,0 +1,213 @@
+"""One command's stay in an incident: it holds the lease, buffers rows, and adds them by whole swaps.
+
+This module never reads results back and never changes or removes a row.
+"""
+
+from __future__ import annotations
+
+import getpass
+import shlex
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from spiketriage import __version__
+from spiketriage.errors import SpiketriageError
+from spiketriage.incident import database, journal, lease
+from spiketriage.incident.rows import TABLES, Fact, Row, chained, pack
+from spiketriage.records import Anchors, Artifact, Finding, JournalRow, StepPoint, TrialRow, Verdict
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from spiketriage.incident.store import Incident
+
+OUTCOMES = {
+    0: "done",
+    1: "found something against",
+    3: "refused",
+    4: "integrity",
+    5: "inconclusive",
+    6: "partial",
+}
+NOT_RECORDED = "ended without a record"
+NO_EXIT_CODE = -1
+
+
+class Session:
+    """A context manager; rows given to it are visible to others after `commit` or after a clean end.
+
+    After an exception the rows since the last commit are dropped and the journal says what happened.
+    """
+
+    def __init__(self, incident: Incident, argv: Sequence[str], *, journal: bool = True) -> None:
+        self.incident = incident
+        self.exit_code = 0
+        self._argv = shlex.join(argv)
+        self._journal = journal
+        self._lease: lease.Lease | None = None
+        self._buffer: dict[str, list[Row]] = {name: [] for name in TABLES}
+
+    def __enter__(self) -> Session:
+        self._at = datetime.now(UTC).isoformat()
+        self._started_s = time.monotonic()
+        self._lease = lease.acquire(
+            self.incident.folder, who=_who(), command=self._argv, since=self._at, journal=self._journal
+        )
+        try:
+            database.clean(self.incident.folder)
+            self._record_the_displaced(self._lease.displaced)
+        except BaseException:
+            self._lease.release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._lease is not None, "a session ends only after it began"
+        try:
+            if error is None:
+                self._finish(OUTCOMES.get(self.exit_code, f"exit {self.exit_code}"))
+                return
+            self._clear()
+            self.exit_code = _exit_code(error)
+            try:
+                self._finish(f"{type(error).__name__}: {error}")
+            except SpiketriageError as second:
+                error.add_note(f"and the journal row could not be written: {second}")
+        finally:
+            self._lease.release()
+
+    def fact(self, key: str, value: str) -> None:
+        """Record a named sentence; a newer one of the same name supersedes it."""
+        self._add("facts", (Fact(key=key, value=value),))
+
+    def anchors(self, a: Anchors) -> None:
+        """Record the anchors; newer ones supersede them."""
+        self._add("anchors", (a,))
+
+    def artifacts(self, rows: Iterable[Artifact]) -> None:
+        """Record evidence; a newer row of the same path supersedes."""
+        self._add("artifacts", rows)
+
+    def findings(self, rows: Iterable[Finding]) -> None:
+        """Record findings; a newer row of the same name supersedes."""
+        self._add("findings", rows)
+
+    def trials(self, rows: Iterable[TrialRow]) -> None:
+        """Record trials; a newer row of the same key supersedes."""
+        self._add("trials", rows)
+
+    def steps(self, rows: Iterable[StepPoint]) -> None:
+        """Record steps of production; a newer row of the same attempt and step supersedes."""
+        self._add("steps", rows)
+
+    def verdict(self, v: Verdict) -> None:
+        """Record the verdict; a newer one supersedes it."""
+        self._add("verdicts", (v,))
+
+    def commit(self) -> None:
+        """Make the buffered rows visible in one swap; without any there is nothing to do.
+
+        Raises:
+            BusyError: the lease was lost.
+            EvidenceError, RefusedError: the database or its folder cannot be written; the rows stay buffered.
+        """
+        if any(self._buffer.values()):
+            self._swap(None)
+            self._clear()
+
+    def _add(self, table: str, records: Iterable[Any]) -> None:
+        self._buffer[table].extend(pack(record) for record in records)
+
+    def _clear(self) -> None:
+        for rows in self._buffer.values():
+            rows.clear()
+
+    def _finish(self, outcome: str) -> None:
+        if not self._journal:
+            self.commit()
+            return
+        row = self._journal_row(outcome, self.exit_code, time.monotonic() - self._started_s)
+        self._swap(row)
+        self._clear()
+
+    def _record_the_displaced(self, holder: lease.Holder | None) -> None:
+        """A command that was killed could not write its journal row: its successor does it, once."""
+        if holder is None or not holder.journal:
+            return
+        known = {(row.at, row.host, row.argv) for row in self.incident.dossier().journal}
+        if (holder.since, holder.host, holder.command) in known:
+            return
+        row = JournalRow(
+            number=0,
+            at=holder.since,
+            who=holder.who,
+            host=holder.host,
+            argv=holder.command,
+            version=__version__,
+            outcome=NOT_RECORDED,
+            exit_code=NO_EXIT_CODE,
+            duration_s=0.0,
+            previous="",
+            digest="",
+        )
+        self._swap(row)
+
+    def _journal_row(self, outcome: str, exit_code: int, duration_s: float) -> JournalRow:
+        return JournalRow(
+            number=0,
+            at=self._at,
+            who=_who(),
+            host=socket.gethostname(),
+            argv=_utf8(self._argv),
+            version=__version__,
+            outcome=_utf8(outcome),
+            exit_code=exit_code,
+            duration_s=duration_s,
+            previous="",
+            digest="",
+        )
+
+    def _swap(self, row: JournalRow | None) -> None:
+        assert self._lease is not None, "rows are written inside the session only"
+
+        def write(connection: duckdb.DuckDBPyConnection) -> None:
+            before = next(iter(database.journal_rows(connection, newest=1)), None)
+            command = (before.number if before else 0) + 1 if self._journal else 0
+            for table, rows in self._buffer.items():
+                _append(connection, table, rows, command)
+            if row is not None:
+                database.insert(connection, "journal", [asdict(journal.sealed(row, before))])
+
+        database.swap(self.incident.folder, write, may_replace=self._lease.check)
+
+
+def _append(connection: duckdb.DuckDBPyConnection, table: str, rows: list[Row], command: int) -> None:
+    last = database.select(connection, f"SELECT number, digest FROM {table} ORDER BY number DESC LIMIT 1")
+    number, previous = (last[0]["number"], last[0]["digest"]) if last else (0, journal.START)
+    database.insert(connection, table, chained(rows, last_number=number, previous=previous, command=command))
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, SpiketriageError):
+        return error.exit_code
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return 130 if isinstance(error, KeyboardInterrupt) else 70
+
+
+def _who() -> str:
+    with suppress(KeyError, OSError):  # a container may run under a number that has no name
+        return getpass.getuser()
+    return "unknown"
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,69 @@
+"""Short documents of several kinds, cut from the public-domain texts that ship with the package.
+
+It never reads anything outside the package; `texts/PROVENANCE.md` says where each text comes from.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from importlib import resources
+
+MIN_BYTES, MAX_BYTES = 24, 63
+RARE_SOURCE = "table"
+
+# Fixed mixture weights of an ordinary run, by source.
+WEIGHTS: dict[str, float] = {"scripture": 0.36, "jargon": 0.30, "code": 0.22, "law": 0.10, RARE_SOURCE: 0.02}
+
+
+@dataclass(slots=True, kw_only=True)
+class PlannedDocument:
+    """One document before it is written: its source and its bytes."""
+
+    source: str
+    data: bytes
+
+
+def cut(text: str, chooser: random.Random) -> list[bytes]:
+    """`text` cut at white space into pieces of `MIN_BYTES..MAX_BYTES` bytes, in order."""
+    pieces: list[bytes] = []
+    piece, goal = b"", chooser.randint(MIN_BYTES, MAX_BYTES)
+    for word in text.split(" "):
+        grown = (piece + b" " if piece else b"") + word.encode()
+        if len(grown) > goal and len(piece) >= MIN_BYTES:
+            pieces.append(piece)
+            grown, goal = word.encode(), chooser.randint(MIN_BYTES, MAX_BYTES)
+        piece = grown[:MAX_BYTES]
+    return pieces
+
+
+class Corpus:
+    """Documents of every source, handed out in order from a place that the seed chooses."""
+
+    def __init__(self, seed: int) -> None:
+        self.chooser = random.Random(f"{seed}/corpus")
+        folder = resources.files("spiketriage.practice.rehearsal") / "texts"
+        self.pieces = {
+            source: cut((folder / f"{source}.txt").read_text(encoding="utf-8"), self.chooser)
+            for source in WEIGHTS
+        }
+        self.next = {source: self.chooser.randrange(len(found)) for source, found in self.pieces.items()}
+
+    def take(self, source: str) -> PlannedDocument:
+        """The next document of `source`."""
+        found = self.pieces[source]
+        data = found[self.next[source] % len(found)]
+        self.next[source] += 1
+        return PlannedDocument(source=source, data=data)
+
+    def mix(self, number: int) -> list[PlannedDocument]:
+        """`number` documents drawn by `WEIGHTS`, in the order in which they will be consumed."""
+        sources = self.chooser.choices(tuple(WEIGHTS), weights=tuple(WEIGHTS.values()), k=number)
+        return [self.take(source) for source in sources]
+
+    def fill(self, source: str, length_bytes: int) -> bytes:
+        """Exactly `length_bytes` of the next text of `source`."""
+        data = b""
+        while len(data) < length_bytes:
+            data += (b" " if data else b"") + self.take(source).data
+        return data[:length_bytes]

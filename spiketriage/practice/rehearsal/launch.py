@@ -1,0 +1,116 @@
+"""Make one rehearsal run: write its data, start two real processes with torchrun, let them crash, restart, finish.
+
+Nothing that this module leaves in the run folder, the environment or a process argument names the fault.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spiketriage.errors import RefusedError, TrialError
+from spiketriage.practice.rehearsal import entry, staging, trainer
+from spiketriage.practice.rehearsal.catalogue import Fault, load_fault
+from spiketriage.records import StepResult
+
+NEVER = -1
+ATTEMPT_LIMIT_S = 900
+
+
+def run(*, fault: str, seed: int, out: Path, argv: Sequence[str]) -> StepResult:
+    """Rehearse: a complete run with `fault` at `out`.
+
+    Raises:
+        UsageError: no such fault. RefusedError: `out` is not empty. TrialError: a process failed unplanned.
+    """
+    make(load_fault(fault), seed, out)
+    return StepResult(
+        incident="",
+        exit_code=0,
+        verdict="rehearsed",
+        lines=(f"a run of {staging.NUM_STEPS} steps on {staging.NUM_RANKS} ranks lies in {out}",),
+        data={"run": str(out), "seed": seed, "num_steps": staging.NUM_STEPS},
+        next_commands=(f"spiketriage triage {out}",),
+    )
+
+
+def make(fault: Fault, seed: int, out: Path) -> staging.Staging:
+    """Write and execute the run; returns the stage, so that a score can compare."""
+    if out.exists() and any(out.iterdir()):
+        raise RefusedError(f"{out} is not empty", hint="give --out a folder that does not exist yet")
+    stage = staging.prepare(seed)
+    fault.plant(stage)
+    out.mkdir(parents=True, exist_ok=True)
+    out = out.resolve()
+    staging.write_data(stage, out / "data")
+    (out / "config.json").write_text(staging.config_text(stage.config), encoding="utf-8")
+    with tempfile.TemporaryDirectory(prefix="stage-") as folder:
+        wings = Path(folder)
+        shutil.copyfile(entry.__file__, wings / "entry.py")
+        _deploy(out, "r1", [], stage)
+        _attempt(out, wings, {"crash_step": stage.crash_step, "arguments": {}}, "r1", number=0)
+        _forget_after(out / "checkpoints", stage.restart_step)
+        staging.let_rot(stage, out / "data")
+        _deploy(out, "r2", [staging.harmless_edit(stage.chooser), *stage.edits], stage)
+        if stage.hook_arguments is not None:
+            shutil.copyfile(fault.path, wings / "hook.py")
+        _attempt(out, wings, {"crash_step": NEVER, "arguments": stage.hook_arguments or {}}, "r2", number=1)
+    return stage
+
+
+def _deploy(out: Path, release: str, edits: list[staging.Edit], stage: staging.Staging) -> None:
+    source = Path(trainer.__file__).parent
+    target = out / "code" / release / "trainer"
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    staging.apply_edits(edits, target)
+    run_id = f"rehearsal-{stage.seed}"
+    (out / "spiketriage.toml").write_text(staging.settings_text(run_id, release), encoding="utf-8")
+
+
+def _attempt(out: Path, wings: Path, fate: Mapping[str, Any], release: str, *, number: int) -> None:
+    """One start of the run; the first is meant to die at its crash step."""
+    (wings / "fate.json").write_text(
+        json.dumps({**fate, "code": str(out / "code" / release)}), encoding="utf-8"
+    )
+    (out / "logs").mkdir(exist_ok=True)
+    log = out / "logs" / f"attempt-{number}.log"
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={staging.NUM_RANKS}",
+        str(wings / "entry.py"),
+        "--folder",
+        str(out),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    with log.open("w", encoding="utf-8") as stream:
+        done = subprocess.run(
+            command,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            timeout=ATTEMPT_LIMIT_S,
+            check=False,
+        )
+    planned = fate["crash_step"] == NEVER or any((out / "checkpoints").glob("step-*/COMPLETE"))
+    if (done.returncode == 0) != (fate["crash_step"] == NEVER) or not planned:
+        raise TrialError(
+            f"attempt {number} of the rehearsal ended with exit code {done.returncode}; its log is {log}",
+            hint=f"tail -n 40 {log}",
+        )
+
+
+def _forget_after(checkpoints: Path, step: int) -> None:
+    """The run restarts from `step`: a crash later than the next save would leave a newer generation."""
+    for folder in checkpoints.glob("step-*"):
+        if int(folder.name.removeprefix("step-")) > step:
+            shutil.rmtree(folder)

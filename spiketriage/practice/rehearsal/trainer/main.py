@@ -1,0 +1,46 @@
+"""Production entry of the reference trainer, started by torchrun: resume from the newest generation and train.
+
+It never skips, retries or judges a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import torch.distributed as dist
+
+from spiketriage.train.checkpoint import newest_complete
+from spiketriage.train.harness import Context
+from spiketriage.train.recorder import Recorder
+
+from .trainer import factory
+
+
+def main() -> None:
+    """Train until the configured number of steps."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, required=True)
+    run = parser.parse_args().folder.resolve()
+    dist.init_process_group("gloo")
+    rank = int(os.environ["RANK"])
+    code = Path(__file__).resolve().parent
+    trainer = factory(
+        Context(run=run, code=code, rank=rank, world_size=int(os.environ["WORLD_SIZE"]), device="cpu")
+    )
+    with Recorder(run / "telemetry", rank=rank, identity=trainer.environment()) as recorder:
+        generation = newest_complete(run / "checkpoints")
+        if generation is not None:
+            loaded = trainer.load(generation, "deployed")
+            digests = loaded.digests
+            recorder.loaded(
+                step=loaded.step, generation=loaded.generation, fields=digests.fields, tensors=digests.tensors
+            )
+        print(f"rank {rank}: training from step {trainer.last_step + 1}", flush=True)
+        for step in range(trainer.last_step + 1, trainer.config.num_steps + 1):
+            trainer.step(step, recorder)
+            if step % trainer.config.save_every == 0:
+                trainer.save(run / "checkpoints")
+        print(f"rank {rank}: done at step {trainer.last_step}", flush=True)
+    dist.destroy_process_group()

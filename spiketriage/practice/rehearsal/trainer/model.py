@@ -1,0 +1,126 @@
+"""A small GPT: byte-level tokens, RMSNorm, attention inside packed documents, untied head.
+
+Shapes: B rows, T positions, D model width, H heads, K head width, V vocabulary. It never sees a rank or an optimizer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .config import Config
+from .precision import rounded
+
+NUM_BYTES = 256
+EOS, PAD = 256, 257
+VOCABULARY = 258
+
+
+@dataclass(slots=True)
+class Trace:
+    """What a forward pass leaves for the recorder: one activation, rms and attention maximum a layer."""
+
+    activations: dict[str, Tensor] = field(default_factory=dict)
+    rms: list[float] = field(default_factory=list)
+    logit_max: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """How a forward pass is computed: its precision and its attention kernel."""
+
+    precision: str
+    kernel: str
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square normalisation over the last axis (arXiv 1910.07467)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Normalised input, same shape."""
+        return x_BTD * torch.rsqrt(x_BTD.pow(2).mean(-1, keepdim=True) + 1e-6) * self.scale
+
+
+def fused_attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, mask_B1TT: Tensor) -> Tensor:
+    """Attention by the fused kernel."""
+    return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=mask_B1TT)
+
+
+def math_attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, mask_B1TT: Tensor) -> Tensor:
+    """Attention written out, as the reference for the fused kernel."""
+    logits_BHTT = q_BHTK @ k_BHTK.transpose(-1, -2) / math.sqrt(q_BHTK.shape[-1])
+    return logits_BHTT.masked_fill(~mask_B1TT, float("-inf")).softmax(-1) @ v_BHTK
+
+
+class Block(nn.Module):
+    """One pre-norm transformer block."""
+
+    def __init__(self, config: Config, place: str) -> None:
+        super().__init__()
+        width = config.d_model
+        self.place = place
+        self.num_heads = config.num_heads
+        self.norm1, self.norm2 = RMSNorm(width), RMSNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x_BTD: Tensor, mask_B1TT: Tensor, how: Pass, trace: Trace) -> Tensor:
+        """The residual stream after this block."""
+        h_BTD = x_BTD + self._attention(self.norm1(x_BTD), mask_B1TT, how, trace)
+        up_BTF = rounded(self.up(self.norm2(h_BTD)), f"{self.place}.up", how.precision)
+        return h_BTD + rounded(self.down(F.gelu(up_BTF)), f"{self.place}.down", how.precision)
+
+    def _attention(self, x_BTD: Tensor, mask_B1TT: Tensor, how: Pass, trace: Trace) -> Tensor:
+        B, T, D = x_BTD.shape
+        qkv = rounded(self.qkv(x_BTD), f"{self.place}.qkv", how.precision)
+        q_BHTK, k_BHTK, v_BHTK = qkv.view(B, T, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        with torch.no_grad():
+            logits_BHTT = q_BHTK @ k_BHTK.transpose(-1, -2) / math.sqrt(q_BHTK.shape[-1])
+            trace.logit_max.append(float(logits_BHTT.masked_fill(~mask_B1TT, float("-inf")).max()))
+        attend = math_attention if how.kernel == "math" else fused_attention
+        mixed_BTD = attend(q_BHTK, k_BHTK, v_BHTK, mask_B1TT).transpose(1, 2).reshape(B, T, D)
+        return rounded(self.out(mixed_BTD), f"{self.place}.out", how.precision)
+
+
+class GPT(nn.Module):
+    """Embedding, blocks, final norm, head."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, config.d_model)
+        self.position = nn.Embedding(config.pack_tokens, config.d_model)
+        self.blocks = nn.ModuleList(Block(config, f"blocks.{n}") for n in range(config.num_layers))
+        self.norm = RMSNorm(config.d_model)
+        self.head = nn.Linear(config.d_model, VOCABULARY, bias=False)
+        generator = torch.Generator().manual_seed(config.seed)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                scale = (
+                    0.02 / math.sqrt(2 * config.num_layers)
+                    if name.endswith(("out.weight", "down.weight"))
+                    else 0.02
+                )
+                nn.init.normal_(parameter, std=scale, generator=generator)
+
+    def forward(self, tokens_BT: Tensor, mask_B1TT: Tensor, how: Pass, trace: Trace) -> Tensor:
+        """Logits (B, T, V) in fp32."""
+        positions_T = torch.arange(tokens_BT.shape[1])
+        x_BTD = self.embed(tokens_BT) + self.position(positions_T)
+        trace.activations["embed"] = x_BTD
+        for number, block in enumerate(self.blocks):
+            x_BTD = block(x_BTD, mask_B1TT, how, trace)
+            trace.activations[f"blocks.{number}"] = x_BTD
+            trace.rms.append(float(x_BTD.detach().pow(2).mean().sqrt()))
+        logits_BTV: Tensor = self.head(self.norm(x_BTD))
+        trace.activations["logits"] = logits_BTV
+        return logits_BTV

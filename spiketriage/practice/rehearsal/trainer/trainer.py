@@ -1,0 +1,302 @@
+"""One rank of the reference trainer, as a `spiketriage.train.harness.Harness`: production and replay run the same code.
+
+Shapes: M rows, T positions, V vocabulary, N flattened parameters. It never decides whether a step was good.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from spiketriage.digests import of_file
+from spiketriage.records import Identity, Link
+from spiketriage.train.checkpoint import Provenance, RankState, digest_state, load_verified, save
+from spiketriage.train.harness import Context, Loaded, Overrides
+from spiketriage.train.identity import identify
+from spiketriage.train.recorder import Recorder, StepRecorder
+
+from .config import Config, read_config
+from .data import Batch, Micro, Raw, Reader, Sampler, build
+from .model import GPT, Pass, Trace
+from .precision import loss_scale
+from .restore import restore
+from .schedule import learning_rate
+
+DEPLOYED = Pass(precision="bf16", kernel="fused")
+
+
+class Trainer:
+    """Model, optimizer, data and counters of one rank."""
+
+    def __init__(self, context: Context, config: Config) -> None:
+        self.context, self.config = context, config
+        self.index = context.run / "data" / "index.json"
+        self.model = GPT(config)
+        self.params = dict(self.model.named_parameters())
+        self.optimizer = torch.optim.AdamW(
+            self.params.values(),
+            lr=0.0,
+            betas=(config.beta1, config.beta2),
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+        )
+        self.reader = Reader(self.index)
+        self.sampler = Sampler(config, self.reader.lengths(), context.world_size)
+        self.loaded_cursor = dict(self.sampler.cursor)
+        self.scheduler_base = 0
+        self.loaded_step = 0
+        self.last_step = 0
+        self.num_tokens = 0
+
+    def environment(self) -> Identity:
+        """Identity of this process."""
+        return identify(
+            run=self.context.run,
+            code=self.context.code,
+            config=self.context.run / "config.json",
+            world_size=self.context.world_size,
+            device=self.context.device,
+            precision=DEPLOYED.precision,
+            kernel=DEPLOYED.kernel,
+            hparams=self.config.hparams(),
+        )
+
+    def capabilities(self) -> frozenset[str]:
+        """Factor values that this trainer can set."""
+        return frozenset({"loader=deployed", "loader=verified", "precision=fp32", "kernel=math"})
+
+    def load(self, generation: Path, loader: str) -> Loaded:
+        """Replace the whole state by that of `generation`."""
+        read = load_verified if loader == "verified" else restore
+        state = read(generation, self.context.rank)
+        step = int(state.cursor["step"])
+        with torch.no_grad():
+            for name, parameter in self.params.items():
+                parameter.copy_(state.params[name])
+                entry = {
+                    key: state.optimizer[f"{name}/{key}"].clone() for key in ("step", "exp_avg", "exp_avg_sq")
+                }
+                self.optimizer.state[parameter] = entry
+        torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state.rng), dtype=torch.uint8))
+        self.loaded_cursor = dict(state.cursor)
+        self.sampler.cursor = dict(state.cursor)
+        self.scheduler_base = int(state.scheduler["last_step"])
+        self.loaded_step = self.last_step = step
+        self.num_tokens = state.num_tokens
+        return Loaded(generation=generation.name, step=step, digests=digest_state(self.state()))
+
+    def state(self) -> RankState:
+        """Everything that this rank needs to continue, as it stands in memory."""
+        moments = {
+            f"{name}/{key}": value
+            for name, parameter in self.params.items()
+            for key, value in self.optimizer.state[parameter].items()
+        }
+        return RankState(
+            params={name: parameter.detach() for name, parameter in self.params.items()},
+            optimizer=moments,
+            scheduler={"last_step": self.scheduler_step(self.last_step)},
+            rng=bytes(torch.get_rng_state().tolist()).hex(),
+            cursor=dict(self.sampler.cursor),
+            num_tokens=self.num_tokens,
+        )
+
+    def save(self, checkpoints: Path) -> Path:
+        """Write the generation of the last step; collective."""
+        identity = self.environment()
+        provenance = Provenance(
+            hparams=self.config.hparams(),
+            schedule=self.config.schedule(),
+            code_path=identity.code_path,
+            code_digest=identity.code_digest,
+            config_digest=identity.config_digest,
+            index_digest=of_file(self.index),
+        )
+        return save(checkpoints, step=self.last_step, state=self.state(), provenance=provenance)
+
+    def ids(self, step: int) -> Any:
+        """This rank's batch at `step`, from the loaded cursor on."""
+        if step <= self.sampler.cursor["step"]:
+            self.sampler.cursor = dict(self.loaded_cursor)
+        return self.sampler.draw(step)[self.context.rank]
+
+    def read(self, ids: Any) -> Raw:
+        """The documents that `ids` names."""
+        return self.reader.read(ids)
+
+    def build(self, raw: Raw) -> Batch:
+        """Tensors from documents."""
+        return build(raw)
+
+    def lr(self, step: int) -> float:
+        """Learning rate of `step`, by the scheduler's own counter."""
+        return learning_rate(self.config, self.scheduler_step(step))
+
+    def scheduler_step(self, step: int) -> int:
+        """The scheduler's counter at `step`."""
+        return self.scheduler_base + step - self.loaded_step
+
+    def hparams(self) -> Mapping[str, Any]:
+        """Hyper-parameters as the optimizer holds them."""
+        return self.config.hparams()
+
+    def step(self, step: int, recorder: Recorder, ids: Any = None) -> None:
+        """Execute and record one training step."""
+        own = self.ids(step)
+        with recorder.step(step) as record:
+            batch = self.build(self.read(own if ids is None else ids))
+            record.tensors("params_before", self.params)
+            gradients, num_valid = self._gradients(batch, DEPLOYED, step, record)
+            self._update(step, gradients, record)
+            self.last_step = step
+            self.num_tokens += num_valid
+            record.log({"tokens/total": self.num_tokens, "steps_since_load": step - self.loaded_step})
+
+    def forward_backward(self, batch: Batch, overrides: Overrides, record: StepRecorder) -> None:
+        """One pass on the current state; the state is left as it was."""
+        how = Pass(
+            precision=DEPLOYED.precision if overrides.precision == "deployed" else overrides.precision,
+            kernel=DEPLOYED.kernel if overrides.kernel == "deployed" else overrides.kernel,
+        )
+        record.tensors("params_before", self.params)
+        self._gradients(batch, how, self.last_step + 1, record)
+
+    def _gradients(
+        self, batch: Batch, how: Pass, step: int, record: StepRecorder
+    ) -> tuple[dict[str, Tensor], int]:
+        """Reduced gradients by name, and the global number of valid tokens."""
+        _record_batch(batch, record)
+        num_valid = torch.tensor(float(sum(int(micro.valid_MT.sum()) for micro in batch.micros)))
+        totals = torch.stack([num_valid, torch.zeros(())])
+        dist.all_reduce(totals[:1])
+        scale = loss_scale(step, how.precision)
+        loss_sum = torch.zeros(())
+        for number, micro in enumerate(batch.micros):
+            loss_sum = loss_sum + self._micro_pass(micro, number, how, scale / float(totals[0]), record)
+        record.tensor("loss", "sum", loss_sum)
+        gradients = self._take_gradients(scale)
+        record.tensors("local_gradient", gradients)
+        flat_N = torch.cat([gradient.reshape(-1) for gradient in gradients.values()])
+        norm_local = float(flat_N.norm())
+        dist.all_reduce(flat_N)
+        totals[1] = loss_sum
+        dist.all_reduce(totals[1:])
+        cut = torch.split(flat_N, [gradient.numel() for gradient in gradients.values()])
+        reduced = {name: part.view_as(gradients[name]) for name, part in zip(gradients, cut, strict=True)}
+        record.tensors("reduced_gradient", reduced)
+        record.log(
+            {
+                "loss/sum": float(loss_sum),
+                "loss/mean": float(totals[1] / totals[0]),
+                "tokens/valid": float(num_valid),
+                "tokens/valid_global": float(totals[0]),
+                "grad/norm_local": norm_local,
+                "grad/norm": float(flat_N.norm()),
+                "loss_scale": scale,
+            }
+        )
+        return reduced, int(totals[0])
+
+    def _take_gradients(self, scale: float) -> dict[str, Tensor]:
+        """Accumulated gradients, unscaled, in the order in which the backward pass reached them; clears them."""
+        taken = {
+            name: parameter.grad / scale
+            for name, parameter in reversed(self.params.items())
+            if parameter.grad is not None
+        }
+        self.optimizer.zero_grad(set_to_none=True)
+        return taken
+
+    def _micro_pass(
+        self, micro: Micro, number: int, how: Pass, factor: float, record: StepRecorder
+    ) -> Tensor:
+        """Forward and backward of one microbatch; returns its loss sum, detached."""
+        trace = Trace()
+        logits_MTV = self.model(micro.inputs_MT, micro.mask_M1TT, how, trace)
+        losses_MT = (
+            F.cross_entropy(logits_MTV.transpose(1, 2), micro.labels_MT, reduction="none") * micro.valid_MT
+        )
+        loss_sum = losses_MT.sum()
+        torch.autograd.backward(loss_sum * factor)
+        record.tensors(
+            "activations", {f"{name}#{number}": value for name, value in trace.activations.items()}
+        )
+        record.series("activations/rms", trace.rms)
+        record.series("attention/logit_max", trace.logit_max)
+        per_row = losses_MT.detach().sum(1) / micro.valid_MT.sum(1).clamp(min=1)
+        record.series("loss/per_sample", per_row.tolist())
+        return loss_sum.detach()
+
+    def _update(self, step: int, gradients: Mapping[str, Tensor], record: StepRecorder) -> None:
+        lr, norm = self.lr(step), record.metrics["grad/norm"]
+        coefficient = min(1.0, self.config.clip / (norm + 1e-6)) if norm == norm else norm
+        record.links[Link("clip_lr", "all")] = struct.pack("<2d", coefficient, lr)
+        before = {name: parameter.detach().clone() for name, parameter in self.params.items()}
+        for name, parameter in self.params.items():
+            parameter.grad = gradients[name] * coefficient
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        record.tensors(
+            "optimizer", {f"{n}/{k}": v for n, p in self.params.items() for k, v in self._moments(p)}
+        )
+        record.tensors("params_after", self.params)
+        record.log(self._applied(lr, coefficient, before, step))
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _moments(self, parameter: Tensor) -> list[tuple[str, Tensor]]:
+        return list(self.optimizer.state[parameter].items())
+
+    def _applied(
+        self, lr: float, coefficient: float, before: Mapping[str, Tensor], step: int
+    ) -> dict[str, float]:
+        """Metrics of the update, read off the optimizer itself."""
+        group = self.optimizer.param_groups[0]
+        change = torch.stack([(p.detach() - before[n]).pow(2).sum() for n, p in self.params.items()])
+        ratio = torch.stack(
+            [
+                (p.grad.pow(2) / (self.optimizer.state[p]["exp_avg_sq"] + 1e-30)).mean().sqrt()
+                for p in self.params.values()
+                if p.grad is not None
+            ]
+        )
+        return {
+            "lr": lr,
+            "clip/coefficient": coefficient,
+            "clip/threshold": self.config.clip,
+            "beta1": group["betas"][0],
+            "beta2": group["betas"][1],
+            "eps": group["eps"],
+            "weight_decay": group["weight_decay"],
+            "update/norm": float(change.sum().sqrt()),
+            "rms_t/max": float(ratio.max()),
+            "optimizer/num_entries": float(len(self.optimizer.state)),
+            "optimizer/step": float(next(iter(self.optimizer.state.values()))["step"]),
+            "scheduler/step": float(self.scheduler_step(step)),
+        }
+
+
+def _record_batch(batch: Batch, record: StepRecorder) -> None:
+    record.ids(batch.ids)
+    record.content(batch.digests)
+    for number, micro in enumerate(batch.micros):
+        parts = {
+            "inputs": micro.inputs_MT,
+            "labels": micro.labels_MT,
+            "valid": micro.valid_MT,
+            "mask": micro.mask_M1TT,
+        }
+        record.tensors("batch", {f"{name}#{number}": value for name, value in parts.items()})
+
+
+def factory(context: Context) -> Trainer:
+    """The harness of this rank (`trainer.trainer:factory`)."""
+    torch.set_num_threads(1)
+    return Trainer(context, read_config(context.run / "config.json"))

@@ -1,0 +1,218 @@
+"""Reads a safetensors file without its library: header, digest and finiteness, in one read pass.
+
+This module never imports torch, never maps a file and never believes an offset that it has not checked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from spiketriage.digests import read_pass
+from spiketriage.errors import CorruptFileError, EvidenceError
+from spiketriage.readers.json_file import is_count
+from spiketriage.readers.ranges import ByteRange, RangeSplitter
+
+MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
+_ITEM_BYTES = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
+    **dict.fromkeys(("U32", "I32", "F32"), 4),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 8),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FloatBits:
+    """The bit pattern of a float: an element is nonfinite when its magnitude bits reach `infinity`."""
+
+    unsigned: str
+    signed: str
+    magnitude: int
+    infinity: int
+
+
+_FLOATS = {
+    "F64": _FloatBits(unsigned="<u8", signed="<i8", magnitude=(1 << 63) - 1, infinity=0x7FF << 52),
+    "F32": _FloatBits(unsigned="<u4", signed="<i4", magnitude=0x7FFFFFFF, infinity=0x7F800000),
+    "C64": _FloatBits(unsigned="<u4", signed="<i4", magnitude=0x7FFFFFFF, infinity=0x7F800000),
+    "F16": _FloatBits(unsigned="<u2", signed="<i2", magnitude=0x7FFF, infinity=0x7C00),
+    "BF16": _FloatBits(unsigned="<u2", signed="<i2", magnitude=0x7FFF, infinity=0x7F80),
+    "F8_E5M2": _FloatBits(unsigned="u1", signed="i1", magnitude=0x7F, infinity=0x7C),
+    "F8_E4M3": _FloatBits(unsigned="u1", signed="i1", magnitude=0x7F, infinity=0x7F),  # NaN only, no infinity
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorEntry:
+    """One tensor of the header; `start` and `end` are offsets in the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """A checked header: the tensors, sorted by offset, cover the rest of the file without hole or overlap."""
+
+    size_bytes: int
+    tensors: tuple[TensorEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """What one read pass measured."""
+
+    digest: str
+    size_bytes: int
+    nonfinite: tuple[str, ...]
+
+
+def read_header(path: Path) -> Header:
+    """The header of the file at `path`.
+
+    Raises:
+        CorruptFileError: the file is not a complete safetensors file; the message says in which respect.
+        EvidenceError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            size_bytes = stream.seek(0, 2)
+            stream.seek(0)
+            prefix = stream.read(8)
+            if len(prefix) < 8:
+                raise CorruptFileError(path, "size", expected="at least 8 bytes", seen=size_bytes)
+            length = struct.unpack("<Q", prefix)[0]
+            if length > min(MAX_HEADER_BYTES, size_bytes - 8):
+                expected = f"at most {min(MAX_HEADER_BYTES, size_bytes - 8)} bytes"
+                raise CorruptFileError(path, "header length", expected=expected, seen=length)
+            text = stream.read(length)
+    except OSError as error:
+        raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return _checked(path, _parse(path, text), data_start=8 + length, size_bytes=size_bytes)
+
+
+def measure(path: Path) -> FileFacts:
+    """Digest and finiteness of a whole file in one pass over its data.
+
+    Raises:
+        CorruptFileError: the header is wrong, or the file changed its size meanwhile.
+        EvidenceError: the file cannot be read.
+    """
+    header = read_header(path)
+    state, scan = xxhash.xxh3_128(), _FiniteScan(header)
+    splitter = RangeSplitter([ByteRange(start=t.start, end=t.end) for t in header.tensors], scan.feed)
+    count = read_pass(path, (state.update, splitter))
+    if count != header.size_bytes:
+        raise CorruptFileError(path, "size", expected=header.size_bytes, seen=count)
+    return FileFacts(digest=state.hexdigest(), size_bytes=count, nonfinite=tuple(sorted(scan.nonfinite)))
+
+
+def tensor_digests(path: Path) -> Mapping[str, str]:
+    """Hex XXH3-128 of every tensor's bytes, to name what differs in a file whose digest differs.
+
+    Raises:
+        CorruptFileError: the header is wrong.
+        EvidenceError: the file cannot be read.
+    """
+    header = read_header(path)
+    states = [xxhash.xxh3_128() for _ in header.tensors]
+    ranges = [ByteRange(start=t.start, end=t.end) for t in header.tensors]
+    read_pass(path, (RangeSplitter(ranges, lambda number, piece: states[number].update(piece)),))
+    return {tensor.name: state.hexdigest() for tensor, state in zip(header.tensors, states, strict=True)}
+
+
+def _parse(path: Path, text: bytes) -> dict[str, Any]:
+    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        if len(set(names)) != len(names):
+            raise ValueError(f"duplicate key {next(n for n in names if names.count(n) > 1)!r}")
+        return dict(pairs)
+
+    try:
+        value = json.loads(text.decode(), object_pairs_hook=no_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise CorruptFileError(
+            path, "header", expected="JSON in UTF-8 without duplicates", seen=error
+        ) from error
+    if not isinstance(value, dict):
+        raise CorruptFileError(path, "header", expected="a JSON object", seen=type(value).__name__)
+    value.pop("__metadata__", None)
+    return value
+
+
+def _checked(path: Path, value: dict[str, Any], *, data_start: int, size_bytes: int) -> Header:
+    tensors = [_entry(path, name, item, data_start) for name, item in value.items()]
+    tensors.sort(key=lambda tensor: (tensor.start, tensor.end))
+    at = data_start
+    for tensor in tensors:
+        if tensor.start != at:
+            raise CorruptFileError(
+                path, f"tensor {tensor.name}", expected=f"start at byte {at}", seen=tensor.start
+            )
+        at = tensor.end
+    if at != size_bytes:
+        raise CorruptFileError(path, "size", expected=f"{at} bytes, as the header says", seen=size_bytes)
+    return Header(size_bytes=size_bytes, tensors=tuple(tensors))
+
+
+def _entry(path: Path, name: str, item: object, data_start: int) -> TensorEntry:
+    where = f"tensor {name}"
+    if not isinstance(item, dict):
+        raise CorruptFileError(path, where, expected="an object", seen=type(item).__name__)
+    try:
+        dtype, shape, (start, end) = item["dtype"], tuple(item["shape"]), item["data_offsets"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFileError(path, where, expected="dtype, shape and two offsets", seen=error) from error
+    if not isinstance(dtype, str) or dtype not in _ITEM_BYTES:
+        raise CorruptFileError(path, where, expected="a known dtype", seen=repr(dtype))
+    if not all(is_count(part) for part in (*shape, start, end)) or end < start:
+        raise CorruptFileError(path, where, expected="ascending counts", seen=f"{shape} at {start}..{end}")
+    if end - start != math.prod(shape) * _ITEM_BYTES[dtype]:
+        expected = f"{math.prod(shape) * _ITEM_BYTES[dtype]} bytes for {dtype} {list(shape)}"
+        raise CorruptFileError(path, where, expected=expected, seen=f"{end - start} bytes")
+    return TensorEntry(name=name, dtype=dtype, shape=shape, start=data_start + start, end=data_start + end)
+
+
+class _FiniteScan:
+    """Takes the pieces of tensors in file order; an element may be cut by the border of two pieces."""
+
+    def __init__(self, header: Header) -> None:
+        self._tensors = header.tensors
+        self._carry = b""
+        self._number = -1
+        self.nonfinite: set[str] = set()
+
+    def feed(self, number: int, piece: memoryview) -> None:
+        """Take the next piece of tensor `number`."""
+        tensor = self._tensors[number]
+        bits = _FLOATS.get(tensor.dtype)
+        if number != self._number:
+            self._number, self._carry = number, b""
+        if tensor.dtype == "F8_E8M0" and bytes(piece).find(b"\xff") >= 0:  # its only nonfinite value
+            self.nonfinite.add(tensor.name)
+        if bits is None:
+            return
+        data: bytes | memoryview = self._carry + bytes(piece) if self._carry else piece
+        whole = len(data) - len(data) % np.dtype(bits.unsigned).itemsize
+        self._carry = bytes(data[whole:])
+        if whole and _holds_nonfinite(np.frombuffer(data[:whole], dtype=bits.unsigned), bits):
+            self.nonfinite.add(tensor.name)
+
+
+def _holds_nonfinite(words: np.ndarray[Any, np.dtype[Any]], bits: _FloatBits) -> bool:
+    # Two integer maxima instead of isfinite(): no temporary array, and exact. Read unsigned, the largest word
+    # is the negative number of largest magnitude, if there is one; read signed, the largest positive number.
+    largest = int(words.max()) & bits.magnitude
+    return largest >= bits.infinity or int(words.view(bits.signed).max()) >= bits.infinity

@@ -1,0 +1,118 @@
+"""The settings of a run, `spiketriage.toml`: which folders hold what, and how its trainer is started.
+
+This module never guesses: an unknown key or a wrong type is refused, and no path in the file is opened here.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from spiketriage.errors import EvidenceError, UsageError
+from spiketriage.records import RunSettings
+
+FILE_NAME = "spiketriage.toml"
+_STRICT = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    __pydantic_config__ = _STRICT
+    id: str
+    telemetry: str = "telemetry"
+    checkpoints: str = "checkpoints"
+    data_index: str | None = None
+    config: str | None = None
+    code: str | None = None
+    logs: tuple[str, ...] = ("logs",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trainer:
+    __pydantic_config__ = _STRICT
+    harness: str = ""
+    python_path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launch:
+    __pydantic_config__ = _STRICT
+    kind: str = "torchrun"
+    nproc_per_node: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    __pydantic_config__ = _STRICT
+    schema: Literal[1]
+    run: _Run
+    trainer: _Trainer = field(default_factory=_Trainer)
+    launch: _Launch = field(default_factory=_Launch)
+
+
+def read_settings(run: Path) -> RunSettings:
+    """The settings of the run in folder `run`, with every path made absolute.
+
+    Raises:
+        EvidenceError: the folder is missing, unreadable or not a run.
+        UsageError: the file is not valid TOML, holds an unknown key or a value of the wrong type.
+    """
+    run = run.absolute()
+    path = run / FILE_NAME
+    return _absolute(run, _parse(path, _read(run, path)))
+
+
+def _read(run: Path, path: Path) -> bytes:
+    try:
+        if not any(run.iterdir()):
+            raise EvidenceError(f"{run}: the run folder is empty: expected {FILE_NAME} and the run's files")
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        if not run.exists():
+            raise EvidenceError(f"{run}: there is no such run folder") from error
+        message = f"{run}: is not a run folder: expected {FILE_NAME} in it, found none"
+        raise EvidenceError(message, hint=f"spiketriage init {run}") from error
+    except NotADirectoryError as error:
+        raise EvidenceError(f"{run}: is not a folder: expected a run folder") from error
+    except OSError as error:
+        raise EvidenceError(f"{error.filename or run}: cannot be read: {error.strerror or error}") from error
+
+
+def _parse(path: Path, data: bytes) -> _File:
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(_File).validate_python(tomllib.loads(data.decode()))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: byte {error.start}: expected UTF-8 text, found {error.reason}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: expected TOML, found: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{path}: {where}: {first['msg']} (found {first['input']!r})") from error
+
+
+def _absolute(run: Path, file: _File) -> RunSettings:
+    def optional(stated: str | None, default: str) -> Path | None:
+        # A default that is absent is not an error; a stated path is, and its reader will say so.
+        if stated is None:
+            return run / default if (run / default).exists() else None
+        return run / stated if stated else None
+
+    return RunSettings(
+        run=run,
+        run_id=file.run.id,
+        telemetry=run / file.run.telemetry,
+        checkpoints=run / file.run.checkpoints,
+        data_index=optional(file.run.data_index, "data/index.json"),
+        config=optional(file.run.config, "config.json"),
+        code=optional(file.run.code, "code"),
+        logs=tuple(run / name for name in file.run.logs),
+        harness=file.trainer.harness,
+        python_path=tuple(str(run / name) for name in file.trainer.python_path),
+        launch_kind=file.launch.kind,
+        num_processes=file.launch.nproc_per_node,
+    )

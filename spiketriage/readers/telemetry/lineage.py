@@ -1,0 +1,114 @@
+"""All segments of a run together: which attempt's record counts as production, step by step.
+
+This module never judges a value; a segment that cannot be read becomes a problem in words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spiketriage.errors import EvidenceError
+from spiketriage.readers.telemetry import native
+from spiketriage.records import Identity, LoadRecord, Segment, StepRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """The segments of a run.
+
+    Production at a step is the latest attempt in which any rank recorded it: one attempt for all ranks, so
+    that a rank whose newest segment is torn is absent there, not compared with an abandoned attempt.
+    """
+
+    segments: tuple[Segment, ...]
+    problems: tuple[str, ...]
+    _attempts: dict[int, int] = field(init=False, repr=False, compare=False)
+    _records: dict[tuple[int, int], StepRecord] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        attempts: dict[int, int] = {}
+        for segment in self.segments:
+            for record in segment.steps:
+                attempts[record.step] = max(segment.attempt, attempts.get(record.step, 0))
+        records = {
+            (record.rank, record.step): record
+            for segment in self.segments
+            for record in segment.steps
+            if attempts[record.step] == segment.attempt
+        }
+        object.__setattr__(self, "_attempts", dict(sorted(attempts.items())))
+        object.__setattr__(self, "_records", records)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that left at least one segment."""
+        return tuple(sorted({segment.rank for segment in self.segments}))
+
+    @property
+    def attempts(self) -> tuple[int, ...]:
+        """Attempts that left at least one segment."""
+        return tuple(sorted({segment.attempt for segment in self.segments}))
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Steps that at least one rank recorded, in order."""
+        return tuple(self._attempts)
+
+    @property
+    def loads(self) -> tuple[LoadRecord, ...]:
+        """Loads of all attempts and ranks."""
+        return tuple(load for segment in self.segments for load in segment.loads)
+
+    @property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Ranks that some attempt's identity promises and that left no readable segment of that attempt."""
+        missing: set[int] = set()
+        for attempt in self.attempts:
+            own = [segment for segment in self.segments if segment.attempt == attempt]
+            missing |= set(range(own[0].identity.world_size)) - {segment.rank for segment in own}
+        return tuple(sorted(missing))
+
+    def at(self, rank: int, step: int) -> StepRecord | None:
+        """Production's record of `step` on `rank`."""
+        return self._records.get((rank, step))
+
+    def attempt_of(self, step: int) -> int | None:
+        """The attempt that is production at `step`."""
+        return self._attempts.get(step)
+
+    def lineage(self, rank: int) -> tuple[StepRecord, ...]:
+        """Production on `rank`, by step."""
+        return tuple(self._records[rank, step] for step in self._attempts if (rank, step) in self._records)
+
+    def identity(self, step: int) -> Identity | None:
+        """Identity of the attempt that produced `step`, as its lowest rank wrote it."""
+        attempt = self._attempts.get(step)
+        own = [segment for segment in self.segments if segment.attempt == attempt]
+        return min(own, key=lambda segment: segment.rank).identity if own else None
+
+
+def read_telemetry(folder: Path) -> Telemetry:
+    """Every segment in `folder`; an unreadable one becomes a problem, never an exception.
+
+    Raises:
+        EvidenceError: the folder is missing or unreadable, holds no segment, or no segment can be read.
+    """
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix == native.SUFFIX)
+    except OSError as error:
+        raise EvidenceError(f"{folder}: telemetry cannot be read: {error.strerror or error}") from error
+    if not paths:
+        raise EvidenceError(f"{folder}: expected telemetry segments (*{native.SUFFIX}), found none")
+    segments: list[Segment] = []
+    problems: list[str] = []
+    for path in paths:
+        try:
+            segments.append(native.read_segment(path))
+        except EvidenceError as error:
+            problems.append(error.message)
+    if not segments:
+        raise EvidenceError(f"{folder}: no telemetry segment can be read: {'; '.join(problems)}")
+    problems += [segment.problem for segment in segments if segment.problem]
+    ordered = sorted(segments, key=lambda segment: (segment.attempt, segment.rank))
+    return Telemetry(segments=tuple(ordered), problems=tuple(problems))

@@ -1,0 +1,97 @@
+"""The top of the report: verdict, cause, place and a summary in exactly three sentences.
+
+It says only what the verdict says; it never guesses a cause of its own.
+"""
+
+from __future__ import annotations
+
+from spiketriage.records import Dossier, Verdict
+from spiketriage.report import commands, words
+from spiketriage.report.model import Banner, Tone
+
+TONES: dict[str, Tone] = {
+    "established": "bad",
+    "supported": "bad",
+    "undetermined": "warn",
+    "telemetry-artefact": "warn",
+    "expected-behaviour": "good",
+    "unresolved": "warn",
+    "nothing-found": "good",
+}
+
+
+def build(dossier: Dossier) -> Banner:
+    """Banner of one incident."""
+    verdict = dossier.verdict
+    return Banner(
+        verdict=verdict.kind if verdict else "no verdict yet",
+        tone=TONES[verdict.kind] if verdict else "warn",
+        headline=_headline(verdict),
+        cause=_cause(verdict),
+        cause_class=(verdict and verdict.cause_class) or "–",
+        where=_where(dossier),
+        summary=(_happened(dossier), _means(verdict), _basis(dossier)),
+        repair=words.plain(verdict.repair) if verdict and verdict.repair else "none named",
+        not_tested=tuple(words.plain(item) for item in verdict.not_tested) if verdict else (),
+        next_command=words.plain(commands.next_command(dossier)),
+    )
+
+
+def _headline(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return "No verdict yet"
+    name = words.plain(verdict.cause or "unnamed")
+    left = len(verdict.candidates)
+    return {
+        "established": f"Cause established: {name}",
+        "supported": f"Cause supported, not yet proven: {name}",
+        "undetermined": f"Undetermined: {words.count(left, 'cause')} left" if left else "Undetermined",
+        "telemetry-artefact": "The telemetry is wrong, the training is not",
+        "expected-behaviour": "Expected behaviour: nothing to repair",
+        "unresolved": "Unresolved: no known cause fits",
+        "nothing-found": "Nothing found against this run",
+    }[verdict.kind]
+
+
+def _cause(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return "–"
+    if verdict.cause:
+        return words.plain(verdict.cause)
+    return " or ".join(words.plain(name) for name in verdict.candidates) or "none"
+
+
+def _where(dossier: Dossier) -> str:
+    at = words.place(dossier.verdict.where) if dossier.verdict else ""
+    if at:
+        return at
+    suspect = dossier.anchors.suspect if dossier.anchors else None
+    return "–" if suspect is None else f"step {suspect}"
+
+
+def _happened(dossier: Dossier) -> str:
+    anchors = dossier.anchors
+    if anchors is None:
+        return "Nothing has been frozen yet, so no step is suspected."
+    reason = words.first_sentence(anchors.reason) or "No reason was recorded."
+    if anchors.suspect is None:
+        return f"No suspect step among {words.count(len(dossier.steps), 'recorded point')}: {reason}"
+    onset = "" if anchors.onset in (None, anchors.suspect) else f", onset at step {anchors.onset}"
+    return f"Step {anchors.suspect} is suspect{onset}: {reason}"
+
+
+def _means(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return "What it means is open: the evidence has not been weighed."
+    return words.first_sentence(verdict.explanation) or "The verdict was recorded without an explanation."
+
+
+def _basis(dossier: Dossier) -> str:
+    verdict, anchors = dossier.verdict, dossier.anchors
+    good = anchors.known_good if anchors else None
+    executed = verdict.steps_executed if verdict else sum(row.num_steps_executed for row in dossier.trials)
+    start = f"Known good is {words.plain(good)}" if good else "No known-good generation is selected"
+    untested = len(verdict.not_tested) if verdict else 0
+    tail = f"{words.count(untested, 'item')} left untested" if verdict else "every cause still untested"
+    num_findings = words.count(len(dossier.findings), "finding")
+    return f"{start}; this rests on {num_findings} and {words.count(executed, 'executed step')}, with {tail}."

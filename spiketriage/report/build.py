@@ -1,0 +1,42 @@
+"""Dossier in, render model out: the order of the sections is decided here and nowhere else.
+
+It never reads a file or a clock, so that the same incident gives the same report.
+"""
+
+from __future__ import annotations
+
+from spiketriage.records import Dossier
+from spiketriage.report import banner, commands, curves, proof, story, words
+from spiketriage.report.model import Report
+
+SECTIONS = (
+    story.impact,
+    curves.section,
+    story.detection,
+    proof.agreement,
+    proof.findings,
+    proof.experiments,
+    proof.causes,
+    proof.argument,
+    proof.untested,
+    proof.known_good,
+    proof.evidence,
+    story.timeline,
+    story.lessons,
+    proof.appendix,
+)
+
+
+def build(dossier: Dossier) -> Report:
+    """Report of an incident, ready to be written in any medium."""
+    rows = commands.told(dossier.journal)
+    run = dossier.facts.get("run_id") or dossier.facts.get("run") or "not recorded"
+    return Report(
+        incident=words.plain(dossier.incident),
+        run=words.plain(run),
+        status="draft" if dossier.verdict is None else "in review",
+        version=words.plain(rows[-1].version) if rows else "not recorded",
+        chain_head=words.plain(commands.chain_head(dossier.journal)),
+        banner=banner.build(dossier),
+        sections=tuple(section(dossier) for section in SECTIONS),
+    )

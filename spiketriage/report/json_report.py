@@ -1,0 +1,68 @@
+"""The report as strict JSON: the dossier in full, with the banner and what each section lacks.
+
+A nonfinite number becomes a string; it never writes a bare token that parsers reject or turn into null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import PurePath
+from typing import Any
+
+from spiketriage.records import Dossier
+from spiketriage.report import commands
+from spiketriage.report.model import Report
+
+SCHEMA = "spiketriage.report/1"
+
+
+def render(dossier: Dossier, report: Report) -> str:
+    """Whole report as text."""
+    journal = [
+        {name: value for name, value in plain(row).items() if name != "who"}
+        for row in commands.told(dossier.journal)
+    ]
+    document = {
+        "schema": SCHEMA,
+        "incident": dossier.incident,
+        "status": report.status,
+        "chain_head": commands.chain_head(dossier.journal),
+        "banner": plain(report.banner),
+        "sections": [
+            {"key": s.key, "title": s.title, "missing": plain(s.missing), "paragraphs": plain(s.paragraphs)}
+            for s in report.sections
+        ],
+        "facts": plain(dossier.facts),
+        "anchors": plain(dossier.anchors),
+        "artifacts": plain(dossier.artifacts),
+        "findings": plain(dossier.findings),
+        "trials": plain(dossier.trials),
+        "steps": plain(dossier.steps),
+        "verdict": plain(dossier.verdict),
+        "journal": journal,
+    }
+    return json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
+def plain(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
+    """`value` as JSON types only; NaN and infinities become the strings `NaN`, `Inf` and `-Inf`."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return _number(value)
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def _number(value: float) -> float | str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Inf" if value > 0 else "-Inf"
+    return float(value)

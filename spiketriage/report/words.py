@@ -1,0 +1,86 @@
+"""Numbers, places and foreign text as a report prints them: the same value gives the same words everywhere.
+
+It makes hidden characters visible, but never escapes for a medium: Markdown and HTML do that themselves.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+
+from spiketriage.records import Where
+
+MAX_TEXT_CHARS = 600
+# Control, format (bidirectional overrides), surrogate and private characters hide or reorder what is read.
+HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+
+
+def plain(text: str, *, limit: int = MAX_TEXT_CHARS) -> str:
+    """`text` on one line, with every invisible character written out and an over-long tail counted."""
+    flat = re.sub(r"\s*[\r\n]+\s*", " ⏎ ", text.strip()).replace("\t", " ")
+    if len(flat) > limit:
+        flat = f"{flat[:limit]}… ({len(flat) - limit} more characters)"
+    return "".join(_visible(char) for char in flat)
+
+
+def _visible(char: str) -> str:
+    if unicodedata.category(char) not in HIDDEN_CATEGORIES:
+        return char
+    return f"\\u{{{ord(char):x}}}"
+
+
+def number(value: float | None) -> str:
+    """Six significant digits; `NaN`, `+∞` and `−∞` in words; a dash when there is none."""
+    if value is None:
+        return "–"
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+∞" if value > 0 else "−∞"
+    return f"{value:.6g}"
+
+
+def count(num: int, noun: str, plural: str = "") -> str:
+    """`1 step`, `1 204 steps`, `no steps`."""
+    name = noun if num == 1 else plural or f"{noun}s"
+    return f"{'no' if num == 0 else f'{num:,}'.replace(',', ' ')} {name}"
+
+
+def size(num_bytes: int) -> str:
+    """Bytes in binary units, exact below 1 KiB."""
+    if num_bytes < 1024:
+        return f"{num_bytes} B"
+    power = min(4, (num_bytes.bit_length() - 1) // 10)
+    return f"{num_bytes / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
+
+
+def seconds(value_s: float) -> str:
+    """Seconds with one decimal, minutes and hours when they read better."""
+    if not math.isfinite(value_s) or value_s < 60:
+        return f"{value_s:.1f} s" if math.isfinite(value_s) else f"{number(value_s)} s"
+    minutes, rest_s = divmod(round(value_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest_s:02d} s"
+
+
+def place(where: Where) -> str:
+    """`step 48211 · rank 1 · activations blocks.3.mlp#0`; empty when nothing is known."""
+    parts = [] if where.step is None else [f"step {where.step}"]
+    if where.rank is not None:
+        parts.append(f"rank {where.rank}")
+    link = " ".join(part for part in (where.stage, where.key) if part)
+    parts.extend(part for part in (link, where.path, where.field) if part)
+    return plain(" · ".join(parts))
+
+
+def first_sentence(text: str) -> str:
+    """First sentence of `text`, ended by a full stop."""
+    head = re.split(r"(?<=[.!?])\s+(?=[A-Z])", plain(text), maxsplit=1)[0]
+    return head if not head or head[-1] in ".!?…)" else f"{head}."
+
+
+def generation_step(name: str | None) -> int | None:
+    """Step that a generation's name ends with (`step-000160` → 160)."""
+    match = re.search(r"(\d+)$", name or "")
+    return int(match.group(1)) if match else None

@@ -1,0 +1,106 @@
+"""The `report` step: the incident in, `report/report.{md,html,json}` and `report/plots/*.svg` out.
+
+It writes nowhere but in the incident's `report/` folder, and never a half-written file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spiketriage.errors import RefusedError
+from spiketriage.incident import store
+from spiketriage.records import Dossier, StepResult
+from spiketriage.report import build, commands, curves, html, json_report, markdown
+from spiketriage.report.model import Report
+
+
+def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv: Sequence[str]) -> StepResult:
+    """Write the report of an incident.
+
+    Raises:
+        RefusedError: there is no incident, or its folder cannot be written.
+        EvidenceError: the incident cannot be read.
+        BusyError: another command holds the incident.
+
+    """
+    found = store.find(run_folder, incidents=incidents, wanted=incident)
+    # Journalled as `report` even when `triage` calls it: a row that is shown would change the next report.
+    typed = argv if commands.verb(" ".join(argv)) == "report" else ("spiketriage", "report", str(run_folder))
+    with found.session(typed) as session:
+        dossier = found.dossier()
+        report = build.build(dossier)
+        folder = found.folder / "report"
+        write(folder, render(dossier, report))
+        session.exit_code = 0
+    return _result(found.id, folder, report)
+
+
+def render(dossier: Dossier, report: Report) -> dict[str, bytes]:
+    """Every file of the report by its path below `report/`, what a reader opens last."""
+    figures = [figure for section in report.sections for figure in section.figures]
+    texts = {f"plots/{figure.name}.svg": html.standalone(figure) for figure in figures}
+    texts["report.json"] = json_report.render(dossier, report)
+    texts["report.md"] = markdown.render(report)
+    texts["report.html"] = html.render(report)
+    return {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
+
+
+def write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Put `files` below `folder`, each as a whole, and drop plots of an earlier report that no longer apply.
+
+    Raises:
+        RefusedError: the folder cannot be written.
+
+    """
+    try:
+        (folder / "plots").mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            _replace(folder / name, data)
+        for name in curves.FIGURE_NAMES:
+            if f"plots/{name}.svg" not in files:
+                (folder / "plots" / f"{name}.svg").unlink(missing_ok=True)
+        for parent in (folder / "plots", folder):
+            _sync_folder(parent)
+    except OSError as error:
+        raise RefusedError(
+            f"{folder}: the report cannot be written: {error.strerror or error}",
+            hint=f"df -h {folder.parent}",
+        ) from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")  # fixed: the lease admits one writer
+    with temporary.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _result(incident: str, folder: Path, report: Report) -> StepResult:
+    banner = report.banner
+    paths = {kind: str(folder / f"report.{kind}") for kind in ("html", "md", "json")}
+    lacking = [section.key for section in report.sections if section.missing is not None]
+    lines = (
+        f"{banner.verdict}: {banner.headline}",
+        *(f"{kind:<5}{path}" for kind, path in paths.items()),
+        *((f"nothing yet in: {', '.join(lacking)}",) if lacking else ()),
+    )
+    return StepResult(
+        incident=incident,
+        exit_code=0,
+        verdict=banner.verdict,
+        lines=lines,
+        data={"report": paths, "missing": lacking, "chain_head": report.chain_head},
+        next_commands=(banner.next_command,),
+    )

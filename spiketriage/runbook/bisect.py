@@ -1,0 +1,105 @@
+"""`spiketriage bisect`: weigh every finding against every cause, say what may be said, and name the next experiment.
+
+It never executes a step and never names a cause while one of its deciding cells is untested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from spiketriage.diagnosis.causes import CAUSES
+from spiketriage.diagnosis.judge import judge
+from spiketriage.records import CauseView, Finding, StepResult, Verdict, Where
+from spiketriage.runbook.bench import next_command, open_bench, place
+
+INCONCLUSIVE = ("undetermined", "unresolved")
+NUM_NAMED = 4
+
+
+def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv: Sequence[str]) -> StepResult:
+    """The verdict on what is known now.
+
+    Raises:
+        RefusedError: nothing is frozen.
+    """
+    bench = open_bench(run_folder, incidents, incident)
+    words = place(run_folder, incidents, incident)
+    case, proposal = bench.case(), bench.proposal()
+    verdict = judge(CAUSES, case)
+    settled = verdict.kind == "established" or proposal is None
+    following = next_command(None if settled else proposal, words, "report")
+    verdict = replace(verdict, next_experiment=None if settled else following)
+    with bench.incident.session(argv) as session:
+        session.verdict(verdict)
+        session.exit_code = 5 if verdict.kind in INCONCLUSIVE else 0
+    why = [] if settled or proposal is None else [f"why next: {proposal.why} ({proposal.num_steps} steps)"]
+    return StepResult(
+        incident=bench.incident.id,
+        exit_code=session.exit_code,
+        verdict=verdict.kind,
+        lines=(*tell(verdict, case.findings), *why),
+        data={
+            **verdict_data(verdict),
+            "next_experiments": [] if settled or proposal is None else proposal.experiments,
+        },
+        next_commands=(following,),
+    )
+
+
+def verdict_data(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as the JSON envelope's `data`."""
+    return {
+        "cause": verdict.cause,
+        "class": verdict.cause_class,
+        "where": asdict(verdict.where),
+        "candidates": list(verdict.candidates),
+        "explanation": verdict.explanation,
+        "repair": verdict.repair,
+        "not_tested": list(verdict.not_tested),
+        "steps_executed": verdict.steps_executed,
+        "causes": [asdict(view) for view in verdict.causes],
+    }
+
+
+def tell(verdict: Verdict, findings: Mapping[str, Finding]) -> list[str]:
+    """The verdict for people: what, where, for, against, untested."""
+    head = f"verdict: {verdict.kind}" + (
+        f": {verdict.cause} ({verdict.cause_class})" if verdict.cause else ""
+    )
+    lines = [head, f"  {verdict.explanation}"]
+    place_text = where_text(verdict.where)
+    if place_text:
+        lines.append(f"where: {place_text}")
+    if verdict.repair:
+        lines.append(f"repair: {verdict.repair}")
+    for view in verdict.causes:
+        if view.status != "contradicted" and view.supporting:
+            lines += _for_and_open(view, findings)
+    ruled_out = [view for view in verdict.causes if view.status == "contradicted" and view.supporting]
+    lines += [f"ruled out: {view.name}, by {', '.join(view.contradicting[:NUM_NAMED])}" for view in ruled_out]
+    if verdict.not_tested:
+        lines.append(f"not tested: {', '.join(verdict.not_tested)}")
+    lines.append(f"{verdict.steps_executed} steps executed")
+    return lines
+
+
+def where_text(where: Where) -> str:
+    """`step 171, rank 1, params_before blocks.2.up.weight`."""
+    parts = [
+        f"step {where.step}" if where.step is not None else "",
+        f"rank {where.rank}" if where.rank is not None else "",
+        " ".join(part for part in (where.stage, where.key) if part),
+        where.path or "",
+        where.field or "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _for_and_open(view: CauseView, findings: Mapping[str, Finding]) -> list[str]:
+    lines = [f"for {view.name}: {findings[name].summary}" for name in view.supporting]
+    if view.untested:
+        lines.append(f"untested for {view.name}: {', '.join(view.untested)}")
+    return lines

@@ -1,0 +1,158 @@
+"""`spiketriage branch`: change one factor at a time against its control, and prove that the change took effect.
+
+It refuses two factors at once, and batch experiments before a replay has reproduced the incident.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from spiketriage.diagnosis.experiment import Experiment, lint
+from spiketriage.diagnosis.experiments import EXPERIMENTS
+from spiketriage.diagnosis.launch import execute, unique
+from spiketriage.diagnosis.plan import REPLAY, cost
+from spiketriage.errors import RefusedError, UsageError
+from spiketriage.records import Finding, StepResult
+from spiketriage.runbook.bench import Bench, new_rows, open_bench, place
+from spiketriage.runbook.progress import say
+
+
+def run(
+    run_folder: Path,
+    *,
+    incidents: Path | None,
+    incident: str | None,
+    argv: Sequence[str],
+    experiments: tuple[str, ...] = (),
+    factors: tuple[str, ...] = (),
+    list_only: bool = False,
+) -> StepResult:
+    """Run experiments: those named, those of a factor, or the ones that bisect would propose.
+
+    Raises:
+        UsageError: no such experiment or factor. RefusedError: two factors, or no reproducing replay.
+        TrialError: the workers failed; their log is named.
+    """
+    bench = open_bench(run_folder, incidents, incident)
+    words = place(run_folder, incidents, incident)
+    if list_only:
+        return _listing(bench, words)
+    chosen = _chosen(bench, experiments, factors)
+    for experiment in chosen:
+        lint(experiment, experiment.arms(bench.setting))
+    trials = unique(t for e in chosen for arm in e.arms(bench.setting) for t in (arm.control, arm.variant))
+    say(
+        f"branch: {', '.join(experiment.NAME for experiment in chosen)}; up to {cost(chosen, bench.setting)} steps"
+    )
+    with bench.incident.session(argv) as session:
+        answers = execute(bench.site, trials)
+        findings = [experiment.read(bench.setting, answers) for experiment in chosen]
+        session.trials(new_rows(list(answers.values())))
+        session.findings(findings)
+        session.exit_code = 5 if all(f.outcome == "not testable" for f in findings) else 0
+    executed = sum(answer.row.num_steps_executed for answer in answers.values() if not answer.cached)
+    num_cached = sum(answer.cached for answer in answers.values())
+    return StepResult(
+        incident=bench.incident.id,
+        exit_code=session.exit_code,
+        verdict="",
+        lines=(*_table(findings), f"{len(trials)} trials, {executed} steps executed, {num_cached} cached"),
+        data={"findings": [asdict(finding) for finding in findings], "steps_executed": executed},
+        next_commands=(shlex.join(["spiketriage", "bisect", *words]),),
+    )
+
+
+def _chosen(bench: Bench, experiments: tuple[str, ...], factors: tuple[str, ...]) -> list[Experiment]:
+    if len(factors) > 1:
+        raise RefusedError(
+            f"two factors in one branch: {', '.join(factors)}; an effect could not be told apart",
+            hint="run them as separate branches, one --factor each",
+        )
+    known = {experiment.NAME: experiment for experiment in EXPERIMENTS}
+    unknown = [name for name in experiments if name not in known]
+    if unknown:
+        raise UsageError(f"no experiment is called {unknown[0]!r}; known: {', '.join(known)}")
+    names = experiments or (_of_factor(bench, factors[0]) if factors else _proposed(bench))
+    chosen = [known[name] for name in names]
+    _require_replay(bench)
+    for experiment in chosen:
+        if not experiment.arms(bench.setting):
+            raise RefusedError(
+                f"{experiment.NAME} is not possible here: a state, batch or code that it needs is missing"
+            )
+    return chosen
+
+
+def _of_factor(bench: Bench, factor: str) -> tuple[str, ...]:
+    """The experiment whose variants set `name=value`."""
+    name, _, value = factor.partition("=")
+    found = tuple(
+        experiment.NAME
+        for experiment in EXPERIMENTS
+        if experiment.FACTOR == name
+        and any(
+            getattr(arm.variant.factors, name).split(" ")[0] == value
+            for arm in experiment.arms(bench.setting)
+        )
+    )
+    if not found:
+        known = sorted({experiment.FACTOR for experiment in EXPERIMENTS})
+        raise UsageError(
+            f"no experiment sets {factor!r}; factors: {', '.join(known)}", hint="spiketriage branch --list"
+        )
+    return found[:1]
+
+
+def _proposed(bench: Bench) -> tuple[str, ...]:
+    proposal = bench.proposal()
+    if proposal is None:
+        raise RefusedError(
+            "no experiment would change the verdict", hint=f"spiketriage bisect {bench.view.settings.run}"
+        )
+    if proposal.experiments == (REPLAY,):
+        raise RefusedError(
+            "the incident was not replayed yet", hint=f"spiketriage replay {bench.view.settings.run}"
+        )
+    return proposal.experiments
+
+
+def _require_replay(bench: Bench) -> None:
+    replay = next((f for f in bench.dossier.findings if f.name == REPLAY), None)
+    if replay is None:
+        raise RefusedError(
+            "the incident was not replayed yet", hint=f"spiketriage replay {bench.view.settings.run}"
+        )
+    if replay.outcome != "agrees":
+        raise RefusedError(
+            f"the replay does not reproduce production ({replay.summary}), so a branch would mean nothing",
+            hint=f"spiketriage bisect {bench.view.settings.run}",
+        )
+
+
+def _listing(bench: Bench, words: list[str]) -> StepResult:
+    done = {finding.name: finding.outcome for finding in bench.dossier.findings}
+    width = max(len(experiment.NAME) for experiment in EXPERIMENTS)
+    lines, data = [], []
+    for experiment in EXPERIMENTS:
+        steps = cost([experiment], bench.setting)
+        state = done.get(experiment.NAME, "open" if experiment.arms(bench.setting) else "not possible here")
+        lines.append(f"{experiment.NAME:<{width}}  {state:<13}  {steps:>3} steps  {experiment.ABOUT}")
+        data.append(
+            {"name": experiment.NAME, "factor": experiment.FACTOR, "state": state, "num_steps": steps}
+        )
+    return StepResult(
+        incident=bench.incident.id,
+        exit_code=0,
+        verdict="listed",
+        lines=tuple(lines),
+        data={"experiments": data},
+        next_commands=(shlex.join(["spiketriage", "branch", *words]),),
+    )
+
+
+def _table(findings: Sequence[Finding]) -> list[str]:
+    width = max(len(finding.name) for finding in findings)
+    return [f"{finding.outcome:<12} {finding.name:<{width}}  {finding.summary}" for finding in findings]

@@ -1,0 +1,151 @@
+"""`spiketriage check`: every assertion that needs no step execution, over the whole recorded history.
+
+It never executes a step or imports torch, and never lets one malformed input cost the other checks' findings.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from spiketriage.diagnosis.anchors import select_anchors
+from spiketriage.diagnosis.checks import CHECKS, Check
+from spiketriage.diagnosis.findings import counted, untestable
+from spiketriage.diagnosis.view import View
+from spiketriage.errors import SpiketriageError
+from spiketriage.incident import store
+from spiketriage.incident.session import Session
+from spiketriage.incident.store import Incident
+from spiketriage.readers.settings import read_settings
+from spiketriage.records import Anchors, Dossier, Finding, StepResult
+from spiketriage.runbook.evidence import load_view
+from spiketriage.runbook.spike import FOUND_BY_FREEZE, WRITTEN_BY_CHECK, Spike, spike_of
+
+AGAINST = ("differs", "nonfinite")
+ABOUT_THE_SPIKE = (
+    "composition",
+    "content-profile",
+)  # they test the suspect step only, so they cannot move it
+ORDER = {"nonfinite": 0, "differs": 1, "not testable": 3, "agrees": 4}
+CONTEXT = 2
+
+
+def run(
+    run_folder: Path,
+    *,
+    incidents: Path | None,
+    incident: str | None,
+    argv: Sequence[str],
+    audit: bool = False,
+) -> StepResult:
+    """Run every check, keep the findings, and move the anchors to the first anomaly.
+
+    Raises:
+        RefusedError: there is no incident.
+        EvidenceError: the incident, the run's settings or its telemetry cannot be read.
+        BusyError: another command holds the incident.
+    """
+    found = store.find(run_folder, incidents=incidents, wanted=incident)
+    with found.session(argv) as session:
+        dossier = found.dossier()
+        spike = spike_of(dossier)
+        view = _view(found, run_folder, spike)
+        findings = check_all(view)
+        anchors = reanchored(view, spike, findings)
+        session.findings(findings)
+        _keep_anchors(session, dossier, spike, anchors)
+        session.exit_code = int(any(_is_against(finding) for finding in findings))
+    place = _place(run_folder, incidents, incident)
+    following = "bisect" if anchors.suspect is None else "replay"
+    return StepResult(
+        incident=found.id,
+        exit_code=session.exit_code,
+        verdict="",
+        lines=(*_headline(view, spike, anchors, audit=audit), *table(findings)),
+        data={"findings": [asdict(finding) for finding in findings], "anchors": asdict(anchors)},
+        next_commands=(shlex.join(["spiketriage", following, *place]),),
+    )
+
+
+def check_all(view: View) -> tuple[Finding, ...]:
+    """The findings of every check; one that meets malformed evidence becomes a finding that says so."""
+    return tuple(finding for check in CHECKS for finding in _guarded(check, view))
+
+
+def _guarded(check: Check, view: View) -> tuple[Finding, ...]:
+    try:
+        return check.run(view)
+    except (SpiketriageError, ValueError, KeyError, TypeError, IndexError, ArithmeticError, OSError) as error:
+        return (untestable(check.NAME, f"the evidence is malformed: {type(error).__name__}: {error}"),)
+
+
+def reanchored(view: View, spike: Spike, findings: Sequence[Finding]) -> Anchors:
+    """The anchors after the checks: onset at the first anomaly of any kind, the suspect where it spiked.
+
+    Without a spike the suspect is the first anomaly. The known-good generation is older than the onset.
+    """
+    dated = [item for item in findings if _is_against(item) and item.name not in ABOUT_THE_SPIKE]
+    steps = {item.name: item.where.step for item in dated if item.where.step is not None}
+    first = min(steps, key=lambda name: (steps[name], list(steps).index(name))) if steps else None
+    if first is None or (spike.onset is not None and steps[first] >= spike.onset):
+        onset, reason = spike.onset, view.anchors.reason if view.anchors else "nothing spiked"
+    else:
+        onset, reason = steps[first], f"{first} is the first check to find something, at step {steps[first]}"
+    suspect = onset if spike.suspect is None else spike.suspect
+    return select_anchors(view.generations, onset=onset, suspect=suspect, reason=reason)
+
+
+def table(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """One line a finding that needs a reader, the worst first, then how many agree."""
+    told = sorted((item for item in findings if item.outcome != "agrees"), key=_severity)
+    width = max((len(item.name) for item in told), default=0)
+    lines = [f"{_word(item):<13} {item.name:<{width}}  {item.summary}" for item in told]
+    num_agreeing = len(findings) - len(told)
+    return (*lines, f"{counted(num_agreeing, 'check')} {'agrees' if num_agreeing == 1 else 'agree'}")
+
+
+def _severity(finding: Finding) -> int:
+    in_context = finding.outcome in AGAINST and not finding.judged
+    return CONTEXT if in_context else ORDER[finding.outcome]
+
+
+def _word(finding: Finding) -> str:
+    return "context" if finding.outcome in AGAINST and not finding.judged else finding.outcome
+
+
+def _is_against(finding: Finding) -> bool:
+    return finding.judged and finding.outcome in AGAINST
+
+
+def _view(found: Incident, run_folder: Path, spike: Spike) -> View:
+    """The evidence with the anchors of `freeze`, so that a second `check` finds what the first one found."""
+    view = load_view(found, read_settings(run_folder))
+    if view.anchors is None:
+        return view
+    return replace(view, anchors=replace(view.anchors, onset=spike.onset, suspect=spike.suspect))
+
+
+def _keep_anchors(session: Session, dossier: Dossier, spike: Spike, anchors: Anchors) -> None:
+    if anchors == dossier.anchors:
+        return
+    session.anchors(anchors)
+    session.fact(FOUND_BY_FREEZE, str(spike))
+    session.fact(WRITTEN_BY_CHECK, str(Spike(onset=anchors.onset, suspect=anchors.suspect)))
+
+
+def _headline(view: View, spike: Spike, anchors: Anchors, *, audit: bool) -> tuple[str, ...]:
+    lines = [] if spike.suspect is not None else ["nothing spiked; this is an audit of the whole history"]
+    if spike.suspect is not None and audit:
+        lines.append(f"audit of the whole history; step {spike.suspect} is the suspect step")
+    if anchors.onset is not None and anchors.onset != spike.onset:
+        before = "none" if spike.onset is None else f"step {spike.onset}"
+        lines.append(f"onset moved from {before} to step {anchors.onset}: {anchors.reason}")
+        lines.append(f"known good: {anchors.known_good or 'none'}")
+    return (*lines, *(f"note: {problem}" for problem in view.telemetry.problems))
+
+
+def _place(run_folder: Path, incidents: Path | None, incident: str | None) -> list[str]:
+    elsewhere = ["--incidents", str(incidents)] if incidents else []
+    return [str(run_folder), *elsewhere, *(["--incident", incident] if incident else [])]

@@ -1,0 +1,198 @@
+"""The process that copies evidence: `python -m spiketriage.runbook.collect`, told what to do on stdin.
+
+It runs apart so that a read that never returns costs its collector only; it never opens a source for writing.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from spiketriage.digests import read_pass
+from spiketriage.errors import EvidenceError, PartialError
+from spiketriage.readers.checkpoints.native import read_generation, read_generations
+from spiketriage.readers.settings import read_settings
+from spiketriage.records import Artifact, RunSettings
+from spiketriage.runbook import layout
+from spiketriage.runbook.collectors import COLLECTORS, Item
+
+GENERATIONS = "generations"  # not a copy but a measurement: digest and finiteness of candidate generations
+NUM_CANDIDATES = 2
+ALIVE_BYTES = 1 << 26
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def main() -> None:
+    """Run the named collectors in order; every line on stdout is one JSON object."""
+    job = json.loads(sys.stdin.read())
+    settings = read_settings(Path(job["run"]))
+    target = Path(job["payload"])
+    by_name = {collector.name: collector for collector in COLLECTORS}
+    for name in job["collectors"]:
+        tell(begin=name)
+        try:
+            if name == GENERATIONS:
+                measure(settings, job["onset"])
+            else:
+                for item in by_name[name].items(settings):
+                    keep(settings, target, item)
+        except EvidenceError as error:
+            tell(gap=name, note=error.message)
+        tell(end=name)
+
+
+def tell(**line: object) -> None:
+    """Write one line for the parent, at once."""
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def keep(settings: RunSettings, target: Path, item: Item) -> None:
+    """Copy one item and tell the artifact; what cannot be copied is told as missing."""
+    name = layout.copy_name(settings, item.kind, item.source)
+    assert name is not None, "every collector lists kinds that are copied"
+    path = layout.artifact_path(settings.run, item.source)
+    try:
+        artifact, sha256 = copy(item, target / name, path)
+    except (OSError, PartialError) as error:
+        why = error if isinstance(error, OSError) else error.__cause__
+        if isinstance(why, OSError) and why.errno in FULL:
+            tell(full=str(target / name), note=why.strerror)
+            raise SystemExit(1) from error
+        tell(artifact=asdict(missing(path, item.kind, f"cannot be copied: {why}")))
+        return
+    except EvidenceError as error:
+        tell(artifact=asdict(missing(path, item.kind, error.message)))
+        return
+    tell(artifact=asdict(artifact), copy=name, sha256=sha256)
+
+
+def missing(path: str, kind: str, note: str) -> Artifact:
+    """The artifact of something that could not be kept."""
+    return Artifact(
+        path=path, kind=kind, size_bytes=0, mtime_ns=0, digest="", expected="", kept="missing", note=note
+    )
+
+
+def copy(item: Item, target: Path, path: str) -> tuple[Artifact, str]:
+    """Copy and digest in one read pass; a copy of the same size and time is digested where it is.
+
+    Raises:
+        EvidenceError: the source cannot be read or is not a regular file.
+        OSError, PartialError: the copy cannot be written; the cause of the latter is an OSError.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    quick, slow = xxhash.xxh3_128(), hashlib.sha256()
+    note = ""
+    if item.content is not None:
+        for state in (quick, slow):
+            state.update(item.content)
+        size_bytes, mtime_ns = len(item.content), 0
+        _write(target, item.content)
+    else:
+        found = _regular(item.source)
+        size_bytes, mtime_ns = found.st_size, found.st_mtime_ns
+        if not _is_copy(target, found):
+            size_bytes = _stream(item.source, target, (quick, slow), mtime_ns)
+            note = "" if size_bytes == found.st_size else "grew or shrank while it was copied"
+        else:
+            read_pass(target, (quick.update, slow.update))
+    artifact = Artifact(
+        path=path,
+        kind=item.kind,
+        size_bytes=size_bytes,
+        mtime_ns=mtime_ns,
+        digest=quick.hexdigest(),
+        expected="",
+        kept="copied",
+        note=note,
+    )
+    return artifact, slow.hexdigest()
+
+
+def _regular(source: Path) -> os.stat_result:
+    try:
+        found = source.stat()
+    except OSError as error:
+        raise EvidenceError(f"cannot be read: {error.strerror or error}") from error
+    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for a writer
+        raise EvidenceError("is not a regular file")
+    return found
+
+
+def _is_copy(target: Path, found: os.stat_result) -> bool:
+    try:
+        held = target.stat()
+    except FileNotFoundError:
+        return False
+    return (held.st_size, held.st_mtime_ns) == (found.st_size, found.st_mtime_ns)
+
+
+def _stream(source: Path, target: Path, states: tuple[Any, ...], mtime_ns: int) -> int:
+    draft = target.with_name(f".{target.name[:50]}.partial")
+    since_alive = 0
+    with draft.open("wb") as stream:
+
+        def alive(chunk: memoryview) -> None:
+            nonlocal since_alive
+            try:
+                stream.write(chunk)
+            except OSError as error:  # told apart from an error of reading, which costs this item only
+                raise PartialError(f"{draft}: cannot be written: {error}") from error
+            since_alive += len(chunk)
+            if since_alive > ALIVE_BYTES:
+                since_alive = 0
+                tell(alive=target.name)
+
+        count = read_pass(source, (*(state.update for state in states), alive))
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.utime(draft, ns=(mtime_ns, mtime_ns))
+    draft.replace(target)
+    return count
+
+
+def _write(target: Path, content: bytes) -> None:
+    draft = target.with_name(f".{target.name}.partial")
+    with draft.open("wb") as stream:
+        stream.write(content)
+        os.fsync(stream.fileno())
+    draft.replace(target)
+
+
+def measure(settings: RunSettings, onset: int | None) -> None:
+    """Tell every generation; verify the newest ones older than the onset until two are sound."""
+    num_sound = 0
+    for generation in reversed(read_generations(settings.checkpoints, verify=False)):
+        facts, step = generation, generation.step
+        verify = num_sound < NUM_CANDIDATES and (onset is None or step is None or step < onset)
+        if verify:
+            facts = read_generation(generation.path, verify=True)
+            num_sound += facts.complete and not facts.problems and not facts.nonfinite
+        tell(
+            generation=facts.name,
+            step=facts.step,
+            complete=facts.complete,
+            verified=verify,
+            file_digests=_plain(facts.file_digests),
+            nonfinite=facts.nonfinite,
+            problems=facts.problems,
+        )
+
+
+def _plain(mapping: Mapping[str, str]) -> dict[str, str]:
+    return dict(mapping)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""What later steps see of a run: the frozen evidence, read back as the view that checks work on.
+
+This module never reads telemetry, manifests or index from the run itself, which may have changed since.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from spiketriage.diagnosis.view import View
+from spiketriage.errors import EvidenceError, RefusedError
+from spiketriage.incident.store import Incident
+from spiketriage.readers.checkpoints.native import parse_manifest
+from spiketriage.readers.data.native_index import read_index
+from spiketriage.readers.telemetry.lineage import read_telemetry
+from spiketriage.records import DataIndex, Dossier, GenerationFacts, Manifest, RunSettings
+from spiketriage.runbook import layout
+from spiketriage.runbook.gather import Measured, measured_from_json
+
+GENERATION_FACT = "generation/"
+
+
+def load_view(incident: Incident, settings: RunSettings) -> View:
+    """The view on an incident's evidence; the index keeps the run's path, since its shards lie beside that.
+
+    Raises:
+        RefusedError: nothing is frozen in this incident.
+        EvidenceError: the evidence cannot be read.
+    """
+    dossier = incident.dossier()
+    payload = layout.payload(incident.folder)
+    if not payload.is_dir():
+        message = f"{incident.id}: holds no evidence: expected {payload}"
+        raise RefusedError(message, hint=f"spiketriage freeze {settings.run}")
+    return View(
+        telemetry=read_telemetry(payload / layout.TELEMETRY),
+        generations=frozen_generations(dossier, incident.folder, settings),
+        index=frozen_index(incident.folder, settings),
+        artifacts=dossier.artifacts,
+        anchors=dossier.anchors,
+        settings=settings,
+    )
+
+
+def frozen_index(incident_folder: Path, settings: RunSettings) -> DataIndex | None:
+    """The index as it was frozen; None if there is none or it cannot be believed, which `hash` says."""
+    if settings.data_index is None:
+        return None
+    try:
+        index = read_index(layout.payload(incident_folder) / layout.INDEX)
+    except EvidenceError:
+        return None
+    return replace(index, path=settings.data_index)
+
+
+def frozen_generations(
+    dossier: Dossier, incident_folder: Path, settings: RunSettings
+) -> tuple[GenerationFacts, ...]:
+    """The generations as freeze and hash measured them, ascending."""
+    found = [
+        generation_facts(measured_from_fact(key, value), incident_folder, settings)
+        for key, value in dossier.facts.items()
+        if key.startswith(GENERATION_FACT)
+    ]
+    return tuple(sorted(found, key=lambda one: (-1 if one.step is None else one.step, one.name)))
+
+
+def generation_facts(measured: Measured, incident_folder: Path, settings: RunSettings) -> GenerationFacts:
+    """What was measured, together with the frozen manifest."""
+    return GenerationFacts(
+        name=measured.name,
+        path=generation_path(incident_folder, settings, measured.name),
+        step=measured.step,
+        manifest=frozen_manifest(incident_folder, measured.name),
+        complete=measured.complete,
+        file_digests=measured.file_digests,
+        nonfinite=measured.nonfinite,
+        problems=measured.problems,
+    )
+
+
+def generation_path(incident_folder: Path, settings: RunSettings, name: str) -> Path:
+    """Where a generation can be read: in the run, else where it is pinned."""
+    source = settings.checkpoints / name
+    link = layout.pinned(incident_folder, settings.run, source)
+    return link if link.is_dir() and not source.exists() else source
+
+
+def frozen_manifest(incident_folder: Path, generation: str) -> Manifest | None:
+    """The frozen manifest of a generation; None if there is none that can be read."""
+    path = layout.payload(incident_folder) / layout.GENERATIONS / generation / "MANIFEST.json"
+    try:
+        return parse_manifest(path, path.read_bytes())
+    except (OSError, EvidenceError):
+        return None
+
+
+def measured_to_fact(measured: Measured) -> Mapping[str, str]:
+    """Key and value of the fact that keeps a measurement, as a mapping of one."""
+    value = {
+        "step": measured.step,
+        "complete": measured.complete,
+        "verified": measured.verified,
+        "file_digests": dict(measured.file_digests),
+        "nonfinite": list(measured.nonfinite),
+        "problems": list(measured.problems),
+    }
+    return {f"{GENERATION_FACT}{measured.name}": json.dumps(value, sort_keys=True)}
+
+
+def measured_from_fact(key: str, value: str) -> Measured:
+    """The measurement that a fact keeps.
+
+    Raises:
+        EvidenceError: the fact is not one that freeze or hash wrote.
+    """
+    try:
+        return measured_from_json(key.removeprefix(GENERATION_FACT), json.loads(value))
+    except (ValueError, KeyError, TypeError) as error:
+        raise EvidenceError(
+            f"incident fact {key}: expected a measured generation, found {value!r:.80}"
+        ) from error

@@ -1,0 +1,299 @@
+"""`spiketriage freeze`: keep the evidence, most volatile first; find the onset; pick known good.
+
+This module never opens a source for writing, and freezing the same onset twice makes one incident.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spiketriage.diagnosis.anchors import select_anchors
+from spiketriage.errors import EvidenceError, RefusedError, UsageError
+from spiketriage.incident import store
+from spiketriage.incident.session import Session
+from spiketriage.readers.data.native_index import read_index
+from spiketriage.readers.settings import read_settings
+from spiketriage.readers.telemetry.lineage import Telemetry, read_telemetry
+from spiketriage.records import Anchors, Artifact, Dossier, GenerationFacts, RunSettings, StepResult
+from spiketriage.runbook import bag, evidence, layout
+from spiketriage.runbook.collect import GENERATIONS, missing
+from spiketriage.runbook.collectors import COLLECTORS
+from spiketriage.runbook.gather import COPIERS, Gathered, gather
+from spiketriage.runbook.onset import Onset, find_onset
+from spiketriage.runbook.pin import InPlace, link, secure
+from spiketriage.runbook.progress import say
+from spiketriage.runbook.telemetry_table import write_parquet
+from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
+
+FROZEN = "frozen"  # the fact whose presence says that this freeze was finished
+PARTIAL = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """What is frozen: the run, its telemetry as far as it can be read, and where the anomaly begins."""
+
+    settings: RunSettings
+    telemetry: Telemetry | None
+    onset: Onset
+    unreadable: str
+
+
+def run(
+    run_folder: Path,
+    *,
+    incidents: Path | None,
+    incident: str | None,
+    argv: Sequence[str],
+    step: int | None = None,
+    dry_run: bool = False,
+) -> StepResult:
+    """Freeze the run into a new incident, or finish or link the one of the same onset.
+
+    Raises:
+        EvidenceError: the folder is no run, or it cannot be read.
+        UsageError: `step` is not a step of this run.
+        PartialError: the disk is full.
+        BusyError: somebody else works on the same incident.
+    """
+    subject = _subject(read_settings(run_folder), step)
+    known = _known(subject, incidents, incident)
+    if dry_run:
+        return _plan(subject, known)
+    frozen = known.dossier().facts.get(FROZEN) if known is not None else None
+    if known is not None and frozen == "whole":
+        return _result(known, incidents, again=True)
+    at = datetime.now(UTC)
+    place = known or store.create(run_folder, incidents=incidents, step=subject.onset.step, at=at)
+    with place.session(argv) as session:
+        session.exit_code = _freeze(session, subject)
+    return _result(place, incidents, again=False)
+
+
+def _subject(settings: RunSettings, step: int | None) -> _Subject:
+    try:
+        telemetry, unreadable = read_telemetry(settings.telemetry), ""
+        onset = find_onset(telemetry)
+    except EvidenceError as error:
+        # Keeping what is left matters more than finding the onset: the gap is told, the rest is frozen.
+        telemetry, unreadable = None, error.message
+        onset = Onset(step=None, reason=f"no telemetry: {error.message}", alarms=(), points=())
+    if step is not None:
+        if telemetry is not None and step not in telemetry.steps:
+            span = f"{telemetry.steps[0]} to {telemetry.steps[-1]}" if telemetry.steps else "none"
+            raise UsageError(f"--step {step}: expected a recorded step, found {span} in {settings.telemetry}")
+        onset = replace(onset, step=step, reason=f"step {step} was given with --step")
+    return _Subject(settings=settings, telemetry=telemetry, onset=onset, unreadable=unreadable)
+
+
+def _known(subject: _Subject, incidents: Path | None, wanted: str | None) -> store.Incident | None:
+    """The incident that was asked for, or the first one of the same onset."""
+    run = subject.settings.run
+    if wanted is not None:
+        return store.find(run, incidents=incidents, wanted=wanted)
+    folder = store.incidents_folder(run, incidents)
+    ending = "audit" if subject.onset.step is None else f"step{subject.onset.step}"
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    for name in names:
+        if f"{name.partition('Z-')[2]}-".startswith(f"{ending}-"):
+            try:
+                found = store.find(run, incidents=incidents, wanted=name)
+                if _is_same(found.dossier(), subject, shared=incidents is not None):
+                    return found
+            except (RefusedError, EvidenceError):
+                continue  # not an incident, or one that cannot be read: a new one is made beside it
+    return None
+
+
+def _is_same(dossier: Dossier, subject: _Subject, *, shared: bool) -> bool:
+    # Killed before its first commit, a freeze leaves no facts; in a shared folder it may be another run's.
+    facts, run = dossier.facts, str(subject.settings.run)
+    if facts.get("run", "" if shared else run) != run:
+        return False
+    # An audit has no onset to tell it from the next: once finished, it is that of the steps it covered.
+    same_end = facts.get("last_step") == _last_step(subject)
+    return subject.onset.step is not None or FROZEN not in facts or same_end
+
+
+def _last_step(subject: _Subject) -> str | None:
+    telemetry = subject.telemetry
+    return str(telemetry.steps[-1]) if telemetry is not None and telemetry.steps else None
+
+
+def _freeze(session: Session, subject: _Subject) -> int:
+    settings, folder = subject.settings, session.incident.folder
+    say(f"freeze: {session.incident.id}: copying logs, telemetry, code, manifests")
+    _facts(session, subject)
+    session.commit()  # whoever finds this incident unfinished must know whose it is
+    copied = gather(settings.run, layout.payload(folder), COPIERS)
+    session.artifacts(_gaps(subject))
+    session.artifacts(copied.artifacts)
+    session.steps(subject.onset.points)
+    session.commit()
+    say("freeze: verifying generations")
+    measured = gather(settings.run, layout.payload(folder), (GENERATIONS,), onset=subject.onset.step)
+    generations = tuple(evidence.generation_facts(one, folder, settings) for one in measured.generations)
+    anchors = select_anchors(generations, subject.onset.step, subject.onset.step, subject.onset.reason)
+    session.anchors(anchors)
+    for one in measured.generations:
+        for key, value in evidence.measured_to_fact(one).items():
+            session.fact(key, value)
+    in_place = list(_in_place(folder, subject, generations, anchors))
+    session.artifacts([*measured.artifacts, *in_place])
+    if subject.telemetry is not None:
+        write_parquet(subject.telemetry, folder / layout.EVIDENCE / layout.PARQUET)
+    bag.close(folder / layout.EVIDENCE, copied.sha256)
+    gaps = [one for one in _all(subject, copied, measured, in_place) if one.kept == "missing"]
+    session.fact(FROZEN, "with gaps" if gaps else "whole")
+    return PARTIAL if gaps else 0
+
+
+def _all(subject: _Subject, *parts: Gathered | list[Artifact]) -> Iterator[Artifact]:
+    yield from _gaps(subject)
+    for part in parts:
+        yield from part.artifacts if isinstance(part, Gathered) else part
+
+
+def _facts(session: Session, subject: _Subject) -> None:
+    settings, telemetry = subject.settings, subject.telemetry
+    facts = {
+        "run": str(settings.run),
+        "run_id": settings.run_id,
+        "trigger": subject.onset.reason,
+        "frozen_by": socket.gethostname(),
+        "frozen_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "num_alarms": str(len(subject.onset.alarms)),
+    }
+    if telemetry is not None:
+        facts["num_ranks"] = str(len(telemetry.ranks) + len(telemetry.missing_ranks))
+        facts["num_attempts"] = str(len(telemetry.attempts))
+        facts["first_step"] = str(telemetry.steps[0]) if telemetry.steps else ""
+        facts["last_step"] = _last_step(subject) or ""
+        facts["telemetry_problems"] = json.dumps(telemetry.problems)
+    for key, value in facts.items():
+        session.fact(key, value)
+
+
+def _gaps(subject: _Subject) -> Iterator[Artifact]:
+    """What the telemetry itself shows to be missing."""
+    run, folder = subject.settings.run, subject.settings.telemetry
+    if subject.telemetry is None:
+        yield missing(layout.artifact_path(run, folder), "telemetry", subject.unreadable)
+        return
+    for rank in subject.telemetry.missing_ranks:
+        path = layout.artifact_path(run, folder / f"rank-{rank:05d}")
+        why = f"rank {rank} left no readable telemetry in some attempt; the other ranks are kept"
+        yield missing(path, "telemetry", why)
+
+
+def _in_place(
+    folder: Path, subject: _Subject, generations: Sequence[GenerationFacts], anchors: Anchors
+) -> Iterator[Artifact]:
+    settings = subject.settings
+    candidates = {anchors.known_good, anchors.older_good, _last_loaded(subject.telemetry)}
+    for generation in generations:
+        files = generation.manifest.files if generation.manifest is not None else ()
+        for entry in files:
+            file = InPlace(
+                source=generation.path / entry.path,
+                kind="checkpoint",
+                expected=entry.digest,
+                digest=generation.file_digests.get(entry.path, ""),
+            )
+            yield secure(folder, settings.run, file, pin=generation.name in candidates)
+        if generation.name in candidates and generation.complete:
+            # With its manifest beside it, a pinned generation can be loaded after the run has deleted it.
+            for name in (MANIFEST_NAME, COMPLETE_NAME):
+                link(generation.path / name, layout.pinned(folder, settings.run, generation.path / name))
+    if settings.data_index is None:
+        return
+    try:
+        index = read_index(layout.payload(folder) / layout.INDEX)
+    except EvidenceError as error:
+        path = layout.artifact_path(settings.run, settings.data_index.parent)
+        yield missing(
+            f"{path}/", "shards", f"the index cannot be believed, so no shard is pinned: {error.message}"
+        )
+        return
+    for shard in index.shards:
+        file = InPlace(source=settings.data_index.parent / shard.path, kind="shard", expected=shard.digest)
+        yield secure(folder, settings.run, file, pin=True)
+
+
+def _last_loaded(telemetry: Telemetry | None) -> str | None:
+    loads = telemetry.loads if telemetry is not None else ()
+    return max(loads, key=lambda load: (load.attempt, load.wall_time_s)).generation if loads else None
+
+
+def _plan(subject: _Subject, known: store.Incident | None) -> StepResult:
+    settings = subject.settings
+    lines = [
+        f"onset: {subject.onset.reason}",
+        f"incident: {known.id if known is not None else 'a new one'}",
+    ]
+    counts: dict[str, int] = {}
+    for collector in COLLECTORS:
+        try:
+            items = list(collector.items(settings))
+        except EvidenceError as error:
+            lines.append(f"would miss {collector.name}: {error.message}")
+            continue
+        counts[collector.name] = len(items)
+        lines.append(f"would copy {collector.name}: {len(items)} files")
+    lines.append(
+        "would verify generations and pin the known-good ones and the data shards; nothing was written"
+    )
+    return StepResult(
+        incident=known.id if known is not None else "",
+        exit_code=0,
+        verdict="dry-run",
+        lines=tuple(lines),
+        data={"onset": subject.onset.step, "num_files": counts},
+        next_commands=(shlex.join(["spiketriage", "freeze", str(settings.run)]),),
+    )
+
+
+def _result(place: store.Incident, incidents: Path | None, *, again: bool) -> StepResult:
+    dossier = place.dossier()
+    anchors, facts = dossier.anchors, dossier.facts
+    assert anchors is not None, "a finished freeze has anchors"
+    gaps = [artifact for artifact in dossier.artifacts if artifact.kept == "missing"]
+    unpinned = [artifact for artifact in dossier.artifacts if artifact.note.startswith("not pinned")]
+    num_copied = sum(artifact.kept == "copied" for artifact in dossier.artifacts)
+    num_pinned = sum(artifact.kept == "pinned" for artifact in dossier.artifacts)
+    lines = [
+        f"incident {place.id}" + (": already frozen, nothing to do" if again else ""),
+        f"onset: {anchors.reason}",
+        f"known good: {anchors.known_good or 'none'}, older: {anchors.older_good or 'none'}",
+        *(f"refused {name}: {why}" for name, why in anchors.refused.items()),
+        f"kept: {num_copied} copied, {num_pinned} pinned in {place.folder / layout.EVIDENCE}",
+        *(f"gap: {gap.path}: {gap.note}" for gap in gaps),
+        *(f"telemetry: {problem}" for problem in json.loads(facts.get("telemetry_problems", "[]"))),
+    ]
+    if unpinned:
+        lines.append(f"warning: {len(unpinned)} files {unpinned[0].note}")
+    command = ["spiketriage", "hash", facts["run"]]
+    command += [] if incidents is None else ["--incidents", str(incidents)]
+    return StepResult(
+        incident=place.id,
+        exit_code=PARTIAL if gaps else 0,
+        verdict="partial" if gaps else "frozen",
+        lines=tuple(lines),
+        data={
+            "onset": anchors.onset,
+            "suspect": anchors.suspect,
+            "reason": anchors.reason,
+            "known_good": anchors.known_good,
+            "older_good": anchors.older_good,
+            "refused": dict(anchors.refused),
+            "gaps": [{"path": gap.path, "note": gap.note} for gap in gaps],
+            "folder": str(place.folder),
+        },
+        next_commands=(shlex.join(command),),
+    )

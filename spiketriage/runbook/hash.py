@@ -1,0 +1,172 @@
+"""`spiketriage hash`: digest every artifact in one read pass, and name what differs from manifest or index.
+
+This module never repairs anything and never judges a cause: it says which bytes are not those on record.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from spiketriage import digests
+from spiketriage.diagnosis.anchors import select_anchors
+from spiketriage.errors import EvidenceError
+from spiketriage.incident import store
+from spiketriage.readers.settings import read_settings
+from spiketriage.records import Artifact, Dossier, Finding, RunSettings, StepResult
+from spiketriage.runbook import evidence, layout
+from spiketriage.runbook.hash_data import Data, examine_data
+from spiketriage.runbook.hash_generations import Generations, examine_generations
+from spiketriage.runbook.progress import say
+
+INTEGRITY = 4
+_GROWING = ("log", "telemetry")  # a run that goes on appends to these, which is no damage
+
+
+@dataclass(slots=True, kw_only=True)
+class _Examined:
+    """What one hash found: new rows, a sentence for everything that differs, and context."""
+
+    artifacts: list[Artifact] = field(default_factory=list)
+    differing: list[str] = field(default_factory=list)
+    context: list[str] = field(default_factory=list)
+
+
+def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv: Sequence[str]) -> StepResult:
+    """Digest copies, index, shards and generations; add one finding for each but the copies.
+
+    Raises:
+        RefusedError: nothing is frozen.
+        EvidenceError: the incident cannot be read.
+        BusyError: somebody else works on the incident.
+    """
+    settings = read_settings(run_folder)
+    place = store.find(run_folder, incidents=incidents, wanted=incident)
+    with place.session(argv) as session:
+        dossier = place.dossier()
+        say(f"hash: {place.id}: {len(dossier.artifacts)} artifacts")
+        examined = _copies(dossier, place.folder, settings)
+        generations = examine_generations(place.folder, settings, dossier)
+        data = examine_data(place.folder, settings, dossier, generations.facts)
+        examined.differing += [*generations.differing, *data.differing]
+        examined.context += _code(place.folder, settings, generations)
+        _update(examined, dossier, settings, generations, data)
+        session.artifacts(examined.artifacts)
+        for measured in generations.measured:
+            for key, value in evidence.measured_to_fact(measured).items():
+                session.fact(key, value)
+        findings = (data.index_identity, data.shard_digests, generations.finding)
+        session.findings(findings)
+        if dossier.anchors is not None:
+            old = dossier.anchors
+            anchors = select_anchors(generations.facts, old.onset, old.suspect, old.reason)
+            if (anchors.known_good, anchors.older_good) != (old.known_good, old.older_good):
+                session.anchors(anchors)
+                examined.context.append(
+                    f"known good is now {anchors.known_good or 'none'}, not {old.known_good}"
+                )
+        session.exit_code = INTEGRITY if examined.differing else 0
+    return _result(place, settings, incidents, examined, findings)
+
+
+def _copies(dossier: Dossier, folder: Path, settings: RunSettings) -> _Examined:
+    """Each copy against what it was when it was frozen, and against its source now."""
+    examined = _Examined()
+    for artifact in dossier.artifacts:
+        if artifact.kept != "copied":
+            continue
+        source = settings.run / artifact.path
+        name = layout.copy_name(settings, artifact.kind, source)
+        if name is None:
+            continue
+        copy = layout.payload(folder) / name
+        try:
+            seen = digests.of_file(copy)
+        except EvidenceError as error:
+            examined.differing.append(f"evidence: {error.message}")
+            continue
+        if seen != artifact.digest:
+            examined.differing.append(
+                f"evidence: {copy}: changed since the freeze: expected {artifact.digest}, found {seen}"
+            )
+        if artifact.kind != "host":
+            _source(examined, artifact, source)
+    return examined
+
+
+def _source(examined: _Examined, artifact: Artifact, source: Path) -> None:
+    try:
+        seen = digests.of_file(source)
+    except EvidenceError as error:
+        examined.context.append(f"{error.message}; its copy is kept")
+        return
+    if seen == artifact.digest:
+        return
+    if artifact.kind in _GROWING:
+        examined.context.append(f"{artifact.path}: written since the freeze; the copy stands")
+    else:
+        examined.differing.append(
+            f"{artifact.path}: changed since the freeze: expected {artifact.digest}, found {seen}"
+        )
+
+
+def _code(folder: Path, settings: RunSettings, generations: Generations) -> Iterator[str]:
+    """Code trees against the manifests that name them: context, since a change of code accuses nobody."""
+    seen: dict[str, str] = {}
+    for facts in generations.facts:
+        manifest = facts.manifest
+        if manifest is None or not manifest.code_path or settings.code is None:
+            continue
+        path = settings.run / manifest.code_path
+        if not path.is_relative_to(settings.code) or ".." in path.parts:
+            continue
+        copy = layout.payload(folder) / layout.CODE / path.relative_to(settings.code)
+        if manifest.code_path not in seen:
+            seen[manifest.code_path] = digests.of_tree(copy)
+        if seen[manifest.code_path] != manifest.code_digest:
+            yield f"{manifest.code_path}: is not the code that {facts.name} was written by"
+
+
+def _update(
+    examined: _Examined, dossier: Dossier, settings: RunSettings, generations: Generations, data: Data
+) -> None:
+    """Rows of what stays in place, with the digests that were measured now."""
+    measured = dict(data.shard_measured)
+    for facts in generations.facts:
+        for name, digest in facts.file_digests.items():
+            measured[layout.artifact_path(settings.run, facts.path / name)] = digest
+    for artifact in dossier.artifacts:
+        digest = measured.get(artifact.path, "")
+        if digest and digest != artifact.digest:
+            note = "" if digest == artifact.expected else "differs from what is expected"
+            examined.artifacts.append(replace(artifact, digest=digest, note=note or artifact.note))
+
+
+def _result(
+    place: store.Incident,
+    settings: RunSettings,
+    incidents: Path | None,
+    examined: _Examined,
+    findings: tuple[Finding, ...],
+) -> StepResult:
+    command = ["spiketriage", "check", str(settings.run)]
+    command += [] if incidents is None else ["--incidents", str(incidents)]
+    lines = [
+        *examined.differing,
+        *(f"context: {text}" for text in examined.context),
+        *(f"{finding.outcome}: {finding.name}: {finding.summary}" for finding in findings),
+    ]
+    return StepResult(
+        incident=place.id,
+        exit_code=INTEGRITY if examined.differing else 0,
+        verdict="differs" if examined.differing else "clean",
+        lines=tuple(lines),
+        data={
+            "differing": list(examined.differing),
+            "context": list(examined.context),
+            "findings": {finding.name: finding.outcome for finding in findings},
+        },
+        next_commands=(shlex.join(command),),
+    )

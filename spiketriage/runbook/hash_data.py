@@ -1,0 +1,177 @@
+"""The data index against the manifests, and the shards against the index: part of `spiketriage hash`.
+
+This module never lets an index that changed accuse a shard: then the shards are not testable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from spiketriage import digests
+from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.errors import EvidenceError
+from spiketriage.readers.data.native_index import measure_shard, read_index
+from spiketriage.readers.telemetry.lineage import read_telemetry
+from spiketriage.records import DataIndex, Dossier, FileEntry, Finding, GenerationFacts, RunSettings, Where
+from spiketriage.runbook import layout
+
+IDENTITY, SHARDS = "index-identity", "shard-digests"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """The two findings, a sentence for each thing that differs, and the measured digest of every shard."""
+
+    index_identity: Finding
+    shard_digests: Finding
+    differing: tuple[str, ...]
+    shard_measured: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Difference:
+    """One document (or, with no id, a shard) that is not what the index says."""
+
+    path: str
+    document: str | None
+    expected: str
+    seen: str
+
+
+@dataclass(slots=True, kw_only=True)
+class _Shards:
+    measured: dict[str, str] = field(default_factory=dict)
+    sentences: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    differences: list[_Difference] = field(default_factory=list)
+    consumed: frozenset[str] = frozenset()
+
+
+def examine_data(
+    incident_folder: Path, settings: RunSettings, dossier: Dossier, generations: Sequence[GenerationFacts]
+) -> Data:
+    """Test the index first; only one that is itself beyond doubt may testify about the shards."""
+    if settings.data_index is None:
+        reason = "the run names no data index"
+        return _untested(untestable(IDENTITY, reason), reason, ())
+    path = layout.payload(incident_folder) / layout.INDEX
+    try:
+        identity = _identity(settings, digests.of_file(path), generations)
+        index = read_index(path)
+    except EvidenceError as error:
+        reason = f"the index cannot be believed: {error.message}"
+        known = identity if path.is_file() else untestable(IDENTITY, reason)
+        return _untested(known, reason, (reason,))
+    if identity.outcome == "differs":
+        return _untested(identity, f"the index itself changed: {identity.summary}", (identity.summary,))
+    shards = _examine_shards(replace(index, path=settings.data_index), incident_folder, settings)
+    shards.consumed = _consumed(incident_folder, dossier)
+    return Data(
+        index_identity=identity,
+        shard_digests=_finding(shards, index),
+        differing=tuple(shards.sentences),
+        shard_measured=shards.measured,
+    )
+
+
+def _untested(identity: Finding, reason: str, differing: tuple[str, ...]) -> Data:
+    return Data(
+        index_identity=identity,
+        shard_digests=untestable(SHARDS, reason),
+        differing=differing,
+        shard_measured={},
+    )
+
+
+def _identity(settings: RunSettings, seen: str, generations: Sequence[GenerationFacts]) -> Finding:
+    manifests = [one.manifest for one in generations if one.complete and one.manifest is not None]
+    told = [manifest for manifest in manifests if manifest.index_digest]
+    if not told:
+        return untestable(IDENTITY, "no complete generation names the digest of the index it was trained on")
+    newest = max(told, key=lambda manifest: manifest.step)
+    assert settings.data_index is not None, "asked only of runs with an index"
+    path = layout.artifact_path(settings.run, settings.data_index)
+    # The newest decides: an index may be replaced on purpose during a run, and older manifests then differ.
+    if newest.index_digest == seen:
+        return agrees(IDENTITY, f"{path} is the one that {newest.generation} was trained on")
+    return Finding(
+        name=IDENTITY,
+        outcome="differs",
+        summary=f"{path} is not the one that {newest.generation} was trained on",
+        where=Where(step=newest.step, path=path, field="index_digest"),
+        expected=newest.index_digest,
+        seen=seen,
+    )
+
+
+def _examine_shards(index: DataIndex, incident_folder: Path, settings: RunSettings) -> _Shards:
+    shards = _Shards()
+    for entry in index.shards:
+        source = index.path.parent / entry.path
+        link = layout.pinned(incident_folder, settings.run, source)
+        path = layout.artifact_path(settings.run, source)
+        where = index
+        if not source.exists() and link.exists():  # the run deleted it; the pinned bytes are still evidence
+            where = replace(index, path=link.parents[len(Path(entry.path).parts) - 1] / index.path.name)
+        try:
+            _examine_shard(shards, where, entry, path)
+        except EvidenceError as error:
+            shards.unreadable.append(f"{path}: {error.message}")
+            shards.sentences.append(error.message)
+    return shards
+
+
+def _examine_shard(shards: _Shards, index: DataIndex, entry: FileEntry, path: str) -> None:
+    facts = measure_shard(index, entry.path)
+    shards.measured[path] = facts.digest
+    expected = {d.id: d.digest for d in index.documents.values() if d.shard == entry.path}
+    differing = sorted(name for name, digest in expected.items() if facts.documents.get(name) != digest)
+    if facts.digest == entry.digest and not differing:
+        return
+    what = f"{counted(len(differing), 'document')} ({listed(differing)})" if differing else "no document"
+    size = ""
+    if facts.size_bytes != entry.size_bytes:
+        size = f"; expected {entry.size_bytes} bytes, found {facts.size_bytes}"
+    shards.sentences.append(f"{path}: differs from the index in {what}{size}")
+    for name in differing:
+        seen = facts.documents.get(name, "cut off")
+        told = _Difference(path=path, document=name, expected=expected[name], seen=seen)
+        shards.differences.append(told)
+    if not differing:
+        told = _Difference(path=path, document=None, expected=entry.digest, seen=facts.digest)
+        shards.differences.append(told)
+
+
+def _consumed(incident_folder: Path, dossier: Dossier) -> frozenset[str]:
+    """Documents of the suspect step, which a finding names first."""
+    suspect = dossier.anchors.suspect if dossier.anchors is not None else None
+    if suspect is None:
+        return frozenset()
+    try:
+        telemetry = read_telemetry(layout.payload(incident_folder) / layout.TELEMETRY)
+    except EvidenceError:
+        return frozenset()
+    records = (telemetry.at(rank, suspect) for rank in telemetry.ranks)
+    return frozenset(name for record in records if record is not None for name in record.content)
+
+
+def _finding(shards: _Shards, index: DataIndex) -> Finding:
+    if shards.differences:
+        first = min(shards.differences, key=lambda one: one.document not in shards.consumed)
+        used = sorted({one.document for one in shards.differences if one.document} & shards.consumed)
+        note = f"; the suspect step consumed {listed(used)}" if used else ""
+        return Finding(
+            name=SHARDS,
+            outcome="differs",
+            summary="; ".join(shards.sentences[:3]) + note,
+            where=Where(path=first.path, key=first.document),
+            expected=first.expected,
+            seen=first.seen,
+            magnitude=float(len(shards.differences)),
+        )
+    if shards.unreadable:
+        return untestable(SHARDS, "; ".join(shards.unreadable[:3]))
+    num = len(index.documents)
+    return agrees(SHARDS, f"{counted(num, 'document')} in {counted(len(index.shards), 'shard')} as indexed")

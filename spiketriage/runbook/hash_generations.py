@@ -1,0 +1,124 @@
+"""Generation files against their manifests, measured anew: part of `spiketriage hash`.
+
+This module never decides whether a generation is good; `diagnosis.anchors` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from spiketriage.diagnosis.findings import agrees, listed, untestable
+from spiketriage.errors import EvidenceError
+from spiketriage.readers.checkpoints.native import read_generation, read_generations
+from spiketriage.records import Dossier, Finding, GenerationFacts, RunSettings, Where
+from spiketriage.runbook import evidence, layout
+from spiketriage.runbook.gather import Measured
+from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
+
+NAME = "generation-digests"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generations:
+    """What was measured, and the finding; `differing` has a sentence for each file."""
+
+    facts: tuple[GenerationFacts, ...]
+    measured: tuple[Measured, ...]
+    differing: tuple[str, ...]
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Difference:
+    """One file that is not what the manifest says."""
+
+    generation: GenerationFacts
+    path: str
+    expected: str
+    seen: str
+
+    def sentence(self, run: Path) -> str:
+        """The sentence for people, with the tensor if it could be told."""
+        where = layout.artifact_path(run, self.generation.path / self.path)
+        told = next((text for text in self.generation.problems if f"/{self.path}: digest" in text), "")
+        tensor = f" {told[told.index('(tensor') :]}" if "(tensor" in told else ""
+        return f"{where}: expected {self.expected}, found {self.seen}{tensor}"
+
+
+def examine_generations(incident_folder: Path, settings: RunSettings, dossier: Dossier) -> Generations:
+    """Read every file of every generation once; one that the run has deleted is read where it is pinned."""
+    try:
+        facts = read_generations(settings.checkpoints, verify=True)
+        facts += _deleted(incident_folder, settings, dossier, facts)
+    except EvidenceError as error:
+        told = untestable(NAME, error.message, judged=False)
+        return Generations(facts=(), measured=(), differing=(error.message,), finding=told)
+    differences = [one for generation in facts for one in _differences(incident_folder, generation)]
+    return Generations(
+        facts=facts,
+        measured=tuple(_measured(one) for one in facts),
+        differing=tuple(one.sentence(settings.run) for one in differences),
+        finding=_finding(facts, differences, settings.run),
+    )
+
+
+def _deleted(
+    incident_folder: Path, settings: RunSettings, dossier: Dossier, facts: tuple[GenerationFacts, ...]
+) -> tuple[GenerationFacts, ...]:
+    gone = {one.name for one in evidence.frozen_generations(dossier, incident_folder, settings)}
+    gone -= {one.name for one in facts}
+    paths = (evidence.generation_path(incident_folder, settings, name) for name in sorted(gone))
+    return tuple(read_generation(path, verify=True) for path in paths if path.is_dir())
+
+
+def _differences(incident_folder: Path, generation: GenerationFacts) -> list[_Difference]:
+    found = []
+    manifest = generation.manifest
+    if manifest is None and evidence.frozen_manifest(incident_folder, generation.name) is not None:
+        told = _Difference(generation=generation, path=MANIFEST_NAME, expected="as frozen", seen="unreadable")
+        found.append(told)
+    if not generation.complete and (generation.path / COMPLETE_NAME).exists():
+        expected, seen = "the digest of MANIFEST.json", "another"
+        found.append(_Difference(generation=generation, path=COMPLETE_NAME, expected=expected, seen=seen))
+    for entry in manifest.files if manifest is not None else ():
+        seen = generation.file_digests.get(entry.path, "nothing that can be read")
+        if seen != entry.digest:
+            told = _Difference(generation=generation, path=entry.path, expected=entry.digest, seen=seen)
+            found.append(told)
+    return found
+
+
+def _finding(facts: tuple[GenerationFacts, ...], differences: list[_Difference], run: Path) -> Finding:
+    if not facts:
+        return untestable(NAME, "there is no generation", judged=False)
+    if not differences:
+        return agrees(NAME, f"every file of {len(facts)} generations is what its manifest says", judged=False)
+    first = differences[0]
+    names = [f"{one.generation.name}/{one.path}" for one in differences]
+    return Finding(
+        name=NAME,
+        outcome="differs",
+        summary=f"differ from their manifest: {listed(names)}",
+        where=Where(
+            step=first.generation.step,
+            key=first.generation.name,
+            path=layout.artifact_path(run, first.generation.path / first.path),
+        ),
+        expected=first.expected,
+        seen=first.seen,
+        magnitude=float(len(differences)),
+        judged=False,
+    )
+
+
+def _measured(generation: GenerationFacts) -> Measured:
+    return Measured(
+        name=generation.name,
+        step=generation.step,
+        complete=generation.complete,
+        verified=True,
+        file_digests=generation.file_digests,
+        nonfinite=generation.nonfinite,
+        problems=generation.problems,
+    )

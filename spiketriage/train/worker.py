@@ -1,0 +1,222 @@
+"""The trial worker: one rank that executes the trials of a launch and records their chains in the production format.
+
+Started by torchrun as `-m spiketriage.train.worker LAUNCH.json`. It never writes outside the trials folder and never
+decides what a result means.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from spiketriage.errors import UsageError
+from spiketriage.train.harness import Context, Harness, Overrides
+from spiketriage.train.recorder import Recorder
+from spiketriage.wire import trial as wire
+from spiketriage.wire.trial import LEASH, Launch, Trial
+
+
+@dataclass(slots=True)
+class Done:
+    """What became of one trial; goes into `done.json`."""
+
+    key: str
+    num_steps_executed: int = 0
+    wall_s: float = 0.0
+    not_testable: str = ""
+    effective: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Bench:
+    """One rank's working place: the harness, where chains go, and the steps executed so far."""
+
+    launch: Launch
+    harness: Harness
+    rank: int
+    world_size: int
+    num_steps: int = 0
+
+    def chain(self, trial: Trial) -> Path:
+        """File of this rank's chain of `trial`."""
+        return Path(self.launch.trials_folder) / trial.key / f"rank-{self.rank:05d}.chain"
+
+    def prefix(self, trial: Trial) -> Path:
+        """File of the chain of the steps that lead to a probe's state: proof that they repeat production."""
+        return self.chain(trial).with_name(f"prefix.rank-{self.rank:05d}.chain")
+
+    def recorder(self, trial: Trial) -> Recorder:
+        """A fresh chain file for `trial`."""
+        return Recorder(Path(), rank=self.rank, identity=self.harness.environment(), path=self.chain(trial))
+
+    def ids(self, trial: Trial, step: int) -> Any:
+        """Production's own batch name for `step`, when the trial brings it; else the harness's."""
+        brought = trial.ids.get(str(self.rank), {})
+        return brought.get(str(step)) if str(step) in brought else self.harness.ids(step)
+
+
+def run_group(bench: Bench, trials: Sequence[Trial]) -> list[Done]:
+    """Execute trials that start from the same generation through the same loader.
+
+    They share what they can: probes run where their state is passed, and the trial that goes furthest carries the
+    shared steps. Every repeat, and every second path, loads afresh.
+    """
+    probes = [trial for trial in trials if trial.kind == "probe"]
+    replays = sorted((trial for trial in trials if trial.kind == "replay"), key=lambda trial: trial.repeat)
+    done: list[Done] = []
+    first = replays[0] if replays else None
+    if first is not None or probes:
+        done += _run_path(bench, first, probes)
+    for trial in replays[1:]:
+        done += _run_path(bench, trial, [])
+    return done
+
+
+def _run_path(bench: Bench, replay: Trial | None, probes: Sequence[Trial]) -> list[Done]:
+    factors = (replay or probes[0]).factors
+    wanted = sorted({probe.factors.advance_to for probe in probes})
+    skipped = factors.skipped if replay is not None else None
+    if skipped is not None and wanted and wanted[-1] >= skipped:
+        # A probe's state must not lie behind a skipped step: give the probes a path of their own.
+        return _run_path(bench, None, probes) + _run_path(bench, replay, [])
+    leader = replay or probes[0]
+    started_s, before = time.perf_counter(), bench.num_steps
+    done: list[Done] = []
+    generation = Path(bench.launch.checkpoints) / factors.generation
+    lead = Done(key=leader.key)
+    last = max([*wanted, replay.last_step if replay is not None else 0])
+    with Recorder(
+        Path(),
+        rank=bench.rank,
+        identity=bench.harness.environment(),
+        path=bench.chain(leader) if replay is not None else bench.prefix(leader),
+    ) as recorder:
+        loaded = bench.harness.load(generation, factors.loader)
+        recorder.loaded(
+            step=loaded.step,
+            generation=loaded.generation,
+            fields=loaded.digests.fields,
+            tensors=loaded.digests.tensors,
+        )
+        for step in range(loaded.step, last + 1):
+            done += [_probe(bench, probe) for probe in probes if probe.factors.advance_to == step]
+            if step + 1 > last or step + 1 == skipped:
+                continue
+            bench.harness.step(step + 1, recorder, bench.ids(leader, step + 1))
+            bench.num_steps += 1
+    lead.num_steps_executed = bench.num_steps - before - len(done)
+    lead.wall_s = time.perf_counter() - started_s
+    lead.effective = {"loader": factors.loader, "loaded_step": loaded.step, "skipped": skipped}
+    if replay is None:
+        done[0].num_steps_executed += lead.num_steps_executed
+        return done
+    return [lead, *done]
+
+
+def _probe(bench: Bench, trial: Trial) -> Done:
+    """One pass on the current state, under the trial's overrides; the state is left as it was."""
+    started_s = time.perf_counter()
+    done = Done(key=trial.key)
+    overrides = Overrides(precision=trial.factors.precision, kernel=trial.factors.kernel)
+    wanted = {f"{name}={value}" for name, value in _overridden(overrides).items()}
+    missing = wanted - bench.harness.capabilities()
+    with bench.recorder(trial) as recorder:
+        if missing:
+            done.not_testable = f"the harness cannot set {', '.join(sorted(missing))}"
+        else:
+            batch = bench.harness.build(bench.harness.read(bench.ids(trial, trial.first_step)))
+            with recorder.step(trial.first_step) as record:
+                bench.harness.forward_backward(batch, overrides, record)
+            bench.num_steps += 1
+            done.num_steps_executed = 1
+    done.wall_s = time.perf_counter() - started_s
+    done.effective = {
+        "precision": overrides.precision,
+        "kernel": overrides.kernel,
+        "batch": trial.factors.batch,
+    }
+    return done
+
+
+def _overridden(overrides: Overrides) -> dict[str, str]:
+    pairs = {"precision": overrides.precision, "kernel": overrides.kernel}
+    return {name: value for name, value in pairs.items() if value != "deployed"}
+
+
+def run_launch(launch: Launch, rank: int, world_size: int) -> None:
+    """Execute every trial of `launch` on this rank; rank 0 marks each one done when every rank is through."""
+    code = Path(launch.python_path[0])
+    sys.path[:0] = list(launch.python_path)
+    module_name, _, attribute = launch.harness.partition(":")
+    factory = getattr(importlib.import_module(module_name), attribute, None)
+    if factory is None:
+        raise UsageError(f"harness {launch.harness!r}: {module_name} has no {attribute!r}")
+    package = code / module_name.partition(".")[0]
+    context = Context(run=Path(launch.run), code=package, rank=rank, world_size=world_size, device="cpu")
+    bench = Bench(launch=launch, harness=factory(context), rank=rank, world_size=world_size)
+
+    def path_of(trial: Trial) -> tuple[str, str]:
+        return trial.factors.generation, trial.factors.loader
+
+    for _, group in groupby(sorted(launch.trials, key=path_of), key=path_of):
+        for done in run_group(bench, list(group)):
+            dist.barrier()
+            if rank == 0:
+                _mark(launch, done)
+
+
+def _mark(launch: Launch, done: Done) -> None:
+    """Write `done.json` last, by rename: a trial without it never happened."""
+    folder = Path(launch.trials_folder) / done.key
+    partial = folder / "done.json.partial"
+    partial.write_text(json.dumps(asdict(done), indent=1), encoding="utf-8")
+    partial.replace(folder / "done.json")
+
+
+def hold_leash() -> None:
+    """End this process as soon as whoever started it is gone: its end of our standard input closes then.
+
+    A desk that was killed outright leaves no worker behind that writes into a trial somebody else has begun anew.
+    """
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        os._exit(128 + 15)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Read the launch, join the process group, work."""
+    if os.environ.get(LEASH):
+        hold_leash()
+    launch = wire.launch_from_json(json.loads(Path(argv[0]).read_text(encoding="utf-8")))
+    torch.set_num_threads(launch.num_threads)
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo")
+    try:
+        run_launch(launch, rank, world_size)
+    except BaseException:
+        # The rank's own words, kept beside the launch: torchrun's summary does not name the line.
+        Path(f"{argv[0]}.rank-{rank:05d}.error").write_text(traceback.format_exc(), encoding="utf-8")
+        raise
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,75 @@
+"""Settings of a run: what is absent has a default, what is wrong is refused, what is no run is named."""
+
+from __future__ import annotations
+
+import pytest
+from run_folder import TOML, write_run
+
+from spiketriage.errors import EvidenceError, UsageError
+from spiketriage.readers.settings import read_settings
+
+
+def test_settings_are_absolute_and_complete(tmp_path, monkeypatch):
+    run = write_run(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    from pathlib import Path
+
+    settings = read_settings(Path("run"))
+    assert settings.run == run
+    assert settings.run_id == "tiny"
+    assert settings.telemetry == run / "telemetry"
+    assert settings.data_index == run / "data" / "index.json"
+    assert settings.logs == (run / "logs",)
+    assert settings.python_path == (str(run / "code" / "r2"),)
+    assert settings.num_processes == 2
+
+
+def test_an_absent_default_is_none_and_a_stated_path_is_kept(tmp_path):
+    (tmp_path / "spiketriage.toml").write_text('schema = 1\n[run]\nid = "x"\nconfig = "elsewhere.json"\n')
+    settings = read_settings(tmp_path)
+    assert settings.data_index is None
+    assert settings.code is None
+    assert settings.config == tmp_path / "elsewhere.json"
+    assert settings.num_processes == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (TOML + "surprise = 1\n", "surprise"),
+        (TOML.replace("nproc_per_node = 2", 'nproc_per_node = "many"'), "nproc_per_node"),
+        (TOML.replace("schema = 1", "schema = 2"), "schema"),
+        (TOML.replace('id = "tiny"', ""), "id"),
+        ("schema = ", "TOML"),
+        ("", "schema"),
+    ],
+)
+def test_a_wrong_file_is_a_usage_error_that_names_the_key(tmp_path, text, words):
+    (tmp_path / "spiketriage.toml").write_text(text)
+    with pytest.raises(UsageError, match=rf"spiketriage\.toml.*{words}") as caught:
+        read_settings(tmp_path)
+    assert caught.value.exit_code == 2
+
+
+def test_text_that_is_not_utf8_is_a_usage_error(tmp_path):
+    (tmp_path / "spiketriage.toml").write_bytes(b"schema = 1 # \xff\xfe")
+    with pytest.raises(UsageError, match="UTF-8"):
+        read_settings(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "file", "loop", "no settings", "settings loop"])
+def test_what_is_not_a_run_folder_is_an_evidence_error_that_names_it(tmp_path, kind):
+    run = tmp_path / "the-run"
+    if kind == "file":
+        run.write_text("")
+    elif kind == "loop":
+        run.symlink_to("the-run")
+    elif kind != "missing":
+        run.mkdir()
+    if kind == "no settings":
+        (run / "other").write_text("")
+    elif kind == "settings loop":
+        (run / "spiketriage.toml").symlink_to("spiketriage.toml")
+    with pytest.raises(EvidenceError, match="the-run") as caught:
+        read_settings(run)
+    assert caught.value.exit_code == 4
