@@ -53,7 +53,8 @@ def weigh(cause: Cause, case: Case) -> CauseView:
     support = tuple(
         name
         for name, finding in tested.items()
-        if name in cause.predicts and finding.outcome != "agrees" and allowed(cause, finding)
+        # What a cause leaves open speaks neither for it nor against it.
+        if "agrees" not in cause.allows(name) and allowed(cause, finding)
     )
     untested = tuple(name for name in deciding(cause, case) if name not in tested)
     status = (

@@ -19,6 +19,7 @@ from spiketriage.errors import RefusedError, TrialError
 from spiketriage.practice.rehearsal import entry, staging, trainer
 from spiketriage.practice.rehearsal.catalogue import Fault, load_fault
 from spiketriage.records import StepResult
+from spiketriage.wire.trial import LEASH
 
 NEVER = -1
 ATTEMPT_LIMIT_S = 900
@@ -43,12 +44,23 @@ def run(*, fault: str, seed: int, out: Path, argv: Sequence[str]) -> StepResult:
 
 def make(fault: Fault, seed: int, out: Path) -> staging.Staging:
     """Write and execute the run; returns the stage, so that a score can compare."""
-    if out.exists() and any(out.iterdir()):
-        raise RefusedError(f"{out} is not empty", hint="give --out a folder that does not exist yet")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RefusedError(
+            f"{out} exists and is not empty", hint="give --out a folder that does not exist yet"
+        )
     stage = staging.prepare(seed)
     fault.plant(stage)
-    out.mkdir(parents=True, exist_ok=True)
-    out = out.resolve()
+    # Built under another name and renamed at the end: a killed rehearsal never looks like a run.
+    unfinished = out.resolve().with_name(f"{out.resolve().name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    _rehearse(fault, stage, unfinished)
+    unfinished.replace(out.resolve())
+    return stage
+
+
+def _rehearse(fault: Fault, stage: staging.Staging, out: Path) -> None:
+    """Both attempts of the run, in the folder `out`."""
     staging.write_data(stage, out / "data")
     (out / "config.json").write_text(staging.config_text(stage.config), encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="stage-") as folder:
@@ -62,7 +74,6 @@ def make(fault: Fault, seed: int, out: Path) -> staging.Staging:
         if stage.hook_arguments is not None:
             shutil.copyfile(fault.path, wings / "hook.py")
         _attempt(out, wings, {"crash_step": NEVER, "arguments": stage.hook_arguments or {}}, "r2", number=1)
-    return stage
 
 
 def _deploy(out: Path, release: str, edits: list[staging.Edit], stage: staging.Staging) -> None:
@@ -91,22 +102,28 @@ def _attempt(out: Path, wings: Path, fate: Mapping[str, Any], release: str, *, n
         "--folder",
         str(out),
     ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    with log.open("w", encoding="utf-8") as stream:
-        done = subprocess.run(
-            command,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            timeout=ATTEMPT_LIMIT_S,
-            check=False,
-        )
+    exit_code = _run(command, log)
     planned = fate["crash_step"] == NEVER or any((out / "checkpoints").glob("step-*/COMPLETE"))
-    if (done.returncode == 0) != (fate["crash_step"] == NEVER) or not planned:
+    if (exit_code == 0) != (fate["crash_step"] == NEVER) or not planned:
         raise TrialError(
-            f"attempt {number} of the rehearsal ended with exit code {done.returncode}; its log is {log}",
+            f"attempt {number} of the rehearsal ended with exit code {exit_code}; its log is {log}",
             hint=f"tail -n 40 {log}",
         )
+
+
+def _run(command: Sequence[str], log: Path) -> int:
+    environment = {**os.environ, LEASH: "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    with (
+        log.open("w", encoding="utf-8") as stream,
+        subprocess.Popen(  # the pipe on standard input is the leash
+            command, stdin=subprocess.PIPE, stdout=stream, stderr=subprocess.STDOUT, env=environment
+        ) as child,
+    ):
+        try:
+            return child.wait(timeout=ATTEMPT_LIMIT_S)
+        except BaseException:
+            child.terminate()
+            raise
 
 
 def _forget_after(checkpoints: Path, step: int) -> None:

@@ -1,0 +1,54 @@
+"""`spiketriage demo`: rehearse one incident that looks like bad data and is not, triage it, and show where the report lies.
+
+It plants a fault and does not tell the desk; what was planted is said at the very end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from spiketriage.practice.rehearsal import launch
+from spiketriage.practice.rehearsal.catalogue import load_fault
+from spiketriage.practice.triaging import triage
+from spiketriage.records import StepResult
+
+PLANTED = "kernel-shape-bug"
+SHOWN_CAUSES = 6
+
+
+def run(*, out: Path, seed: int, argv: Sequence[str]) -> StepResult:
+    """Rehearse into `out` unless a run lies there already, then triage it.
+
+    Raises:
+        RefusedError: `out` holds something that is not a run. TrialError: a process failed.
+    """
+    fault = load_fault(PLANTED)
+    if not (out / "spiketriage.toml").is_file():
+        print(
+            "demo: training a small GPT on two processes, with one planted fault (about 20 s)",
+            file=sys.stderr,
+        )
+        launch.make(fault, seed, out)
+    print("demo: triage, with nothing but the run folder (about 25 s)", file=sys.stderr)
+    found = triage(out)
+    data = found.envelope["data"]
+    report = data["report"]["html"]
+    where = data["where"]
+    return StepResult(
+        incident=str(found.envelope["incident"]),
+        exit_code=0,
+        verdict=found.verdict,
+        lines=(
+            f"verdict: {found.verdict}" + (f": {found.cause} ({data['class']})" if found.cause else ""),
+            f"  {data['explanation']}",
+            f"where: step {where['step']}" + (f", rank {where['rank']}" if where["rank"] is not None else ""),
+            f"repair: {data['repair']}",
+            f"{data['steps_executed']} steps executed in {found.wall_s:.0f} s",
+            f"planted was: {PLANTED}",
+            f"report: {report}",
+        ),
+        data={**data, "planted": PLANTED, "report_html": report},
+        next_commands=(f"spiketriage status {out}",),
+    )

@@ -1,0 +1,57 @@
+"""Run `spiketriage triage` on a rehearsed run the way a user does: as a command of its own, read through its JSON.
+
+It never hands the desk anything but the run folder.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spiketriage.errors import TrialError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Triaged:
+    """The envelope that triage printed, its exit code and how long it took."""
+
+    envelope: dict[str, Any]
+    exit_code: int
+    wall_s: float
+
+    @property
+    def verdict(self) -> str:
+        """Kind of the verdict."""
+        return str(self.envelope["verdict"])
+
+    @property
+    def cause(self) -> str | None:
+        """The cause named, if any."""
+        named = self.envelope["data"].get("cause")
+        return None if named is None else str(named)
+
+
+def triage(run: Path) -> Triaged:
+    """Triage `run`.
+
+    Raises:
+        TrialError: the command did not print an envelope; its own words are in the message.
+    """
+    command = [sys.executable, "-m", "spiketriage", "triage", str(run), "--json"]
+    started_s = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wall_s = time.perf_counter() - started_s
+    try:
+        envelope = json.loads(done.stdout)
+    except ValueError as error:
+        raise TrialError(
+            f"triage of {run} ended with exit code {done.returncode}: {done.stderr[-800:]}"
+        ) from error
+    if "error" in envelope:
+        raise TrialError(f"triage of {run} failed: {envelope['error']['message']}")
+    return Triaged(envelope=envelope, exit_code=done.returncode, wall_s=wall_s)
