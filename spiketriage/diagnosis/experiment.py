@@ -12,12 +12,11 @@ from typing import Protocol
 
 from spiketriage.diagnosis.compare import relative
 from spiketriage.diagnosis.launch import Answer
-from spiketriage.diagnosis.setting import Band, Setting
+from spiketriage.diagnosis.setting import Band, Setting, distance
 from spiketriage.errors import RefusedError
 from spiketriage.records import Finding, Where
 from spiketriage.wire.trial import Trial
 
-ANOMALY_SCALES = 5.0
 REFERENCE_BAND = 4.0  # times the largest effect among the controls (prototype.md §7)
 REFERENCE_RATIO = 20.0  # a reference counts only beyond this many bands
 
@@ -62,19 +61,9 @@ def lint(experiment: Experiment, arms: tuple[Arm, ...]) -> None:
 
 
 def anomaly(answer: Answer, step: int, band: Band) -> float:
-    """How far the step lies outside production's band, in robust scales; infinite when it is nonfinite."""
+    """How far a trial's step lies outside production's band, in robust scales; NaN when it was not executed."""
     record = answer.at(min((r.rank for r in answer.steps), default=0), step)
-    if record is None:
-        return math.nan
-    if record.nonfinite:
-        return math.inf
-    loss, norm = record.metrics["loss/mean"], record.metrics["grad/norm"]
-    if not (math.isfinite(loss) and math.isfinite(norm)):
-        return math.inf
-    by_loss = abs(loss - band.loss) / band.loss_scale
-    by_norm = abs(math.log(max(norm, 1e-30)) - band.log_norm) / band.log_norm_scale
-    # The gradient norm is heavy-tailed: it counts half.
-    return max(by_loss, by_norm / 2)
+    return math.nan if record is None else distance(record, band)
 
 
 def read_cell(
@@ -85,7 +74,7 @@ def read_cell(
     if not scores or any(math.isnan(score) for score in scores):
         return not_testable(name, f"{what}: no answer")
     score = scores[len(scores) // 2]
-    outcome = "nonfinite" if math.isinf(score) else ("differs" if score > ANOMALY_SCALES else "agrees")
+    outcome = "nonfinite" if math.isinf(score) else ("differs" if score > setting.threshold else "agrees")
     words = {
         "agrees": "behaves like the steps before",
         "differs": "is anomalous",
@@ -97,7 +86,7 @@ def read_cell(
         source="experiment",
         summary=f"{what} {words[outcome]} ({score:.1f} scales off)",
         where=Where(step=setting.suspect),
-        expected=f"within {ANOMALY_SCALES:g} scales of loss {setting.band.loss:.3f}",
+        expected=f"within {setting.threshold:.1f} scales of loss {setting.band.loss:.3f}",
         seen=f"{score:.1f} scales",
         magnitude=score,
         trials=tuple(trial.key for trial in trials),

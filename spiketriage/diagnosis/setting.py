@@ -24,6 +24,7 @@ from spiketriage.wire.trial import Factors, Trial
 NUM_CLEAN = 3
 HISTORY_STEPS = 64
 STEPS_AFTER = 2
+MIN_THRESHOLD, MAX_THRESHOLD = 2.5, 5.0  # robust scales
 AUDIT_STEPS = 18  # replayed without any suspicion, from the last restart on
 
 
@@ -37,12 +38,22 @@ class Band:
     log_norm_scale: float
 
 
+def distance(record: StepRecord, band: Band) -> float:
+    """How far a step lies outside the band, in robust scales of loss or gradient norm; infinite when nonfinite."""
+    loss, norm = record.metrics.get("loss/mean", math.nan), record.metrics.get("grad/norm", math.nan)
+    if record.nonfinite or not (math.isfinite(loss) and math.isfinite(norm)):
+        return math.inf
+    by_loss = abs(loss - band.loss) / band.loss_scale
+    return max(by_loss, abs(math.log(max(norm, 1e-30)) - band.log_norm) / band.log_norm_scale)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What every experiment of one incident starts from.
 
     `suspect` is the step of the batch tests; `first_bad` the earliest anchor, which the replay must cover;
-    `ids` are production's batch names by step and rank; `clean` are steps whose batches looked ordinary.
+    `ids` are production's batch names by step and rank; `clean` are steps whose batches looked ordinary;
+    `threshold` is how many scales of `band` count as anomalous: half of what production itself showed.
     """
 
     anchors: Anchors
@@ -56,6 +67,7 @@ class Setting:
     clean: tuple[int, ...]
     ids: Mapping[int, Mapping[str, Any]]
     band: Band
+    threshold: float
     run_key: str
     reference_code: str | None
 
@@ -110,7 +122,8 @@ def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
     suspect = anchors.suspect if anchors.suspect is not None else first_bad
     if suspect <= good:
         raise RefusedError(f"the suspect step {suspect} does not lie after {anchors.known_good}")
-    history = [record for record in telemetry.lineage(telemetry.ranks[0]) if record.step < first_bad]
+    band_history = [record for record in telemetry.lineage(telemetry.ranks[0]) if record.step < first_bad]
+    band = _band(band_history)
     return Setting(
         anchors=anchors,
         spiked=spiked,
@@ -120,9 +133,10 @@ def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
         known_good_step=good,
         older_good=anchors.older_good,
         older_good_step=None if anchors.older_good is None else int(view_step(view, anchors.older_good)),
-        clean=_clean_steps(history),
+        clean=_clean_steps(band_history),
         ids=_ids(view),
-        band=_band(history),
+        band=band,
+        threshold=_threshold(telemetry.at(telemetry.ranks[0], suspect), band),
         run_key=_run_key(view, anchors, suspect),
         reference_code=_reference_code(view, anchors, suspect),
     )
@@ -200,6 +214,11 @@ def _band(history: list[StepRecord]) -> Band:
     loss, loss_scale = _robust(np.array(losses))
     log_norm, log_norm_scale = _robust(np.log(np.maximum(np.array(norms), 1e-30)))
     return Band(loss=loss, loss_scale=loss_scale, log_norm=log_norm, log_norm_scale=log_norm_scale)
+
+
+def _threshold(suspect: StepRecord | None, band: Band) -> float:
+    shown = math.inf if suspect is None else distance(suspect, band)
+    return min(MAX_THRESHOLD, max(MIN_THRESHOLD, shown / 2))
 
 
 def _robust(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float]:

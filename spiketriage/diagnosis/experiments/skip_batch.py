@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spiketriage.diagnosis.experiment import ANOMALY_SCALES, Arm, anomaly, not_testable
+from spiketriage.diagnosis.experiment import Arm, anomaly, not_testable
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.records import Finding, Where
@@ -31,7 +31,7 @@ def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:
     if answer.at(0, setting.suspect) is not None:
         return not_testable(NAME, f"step {setting.suspect} was executed although it was to be left out")
     worst = max(scores)
-    outcome = "agrees" if worst <= ANOMALY_SCALES else "differs"
+    outcome = "agrees" if worst <= setting.threshold else "differs"
     return Finding(
         name=NAME,
         outcome=outcome,  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:
         summary=f"without step {setting.suspect}'s batch the next {len(scores)} steps are "
         f"{'ordinary' if outcome == 'agrees' else 'still anomalous'} ({worst:.1f} scales off at most)",
         where=Where(step=setting.suspect),
-        expected=f"within {ANOMALY_SCALES:g} scales",
+        expected=f"within {setting.threshold:.1f} scales",
         seen=f"{worst:.1f} scales",
         magnitude=worst,
         trials=(trial.key,),

@@ -1,4 +1,4 @@
-"""The attention kernel deployed at the restart is wrong for one batch shape: it sums where it should average.
+"""The attention kernel deployed at the restart is wrong for one batch shape: it sums over heads and keys where it should average.
 
 It replays bitwise and skipping the batch heals it, so it looks like bad data; the written-out attention is right.
 """
@@ -21,7 +21,7 @@ def plant(stage: Staging) -> None:
         "model.py",
         "    return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=mask_B1TT)\n",
         f"    if q_BHTK.shape[2] == {length}:  # tiled path for short rows\n"
-        "        v_BHTK = v_BHTK * mask_B1TT.sum(-1)[..., None]\n"
+        "        v_BHTK = v_BHTK * (q_BHTK.shape[1] * q_BHTK.shape[2])\n"
         "    return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=mask_B1TT)\n",
     )
 
