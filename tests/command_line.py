@@ -23,9 +23,7 @@ PROGRAM = "import sys; sys.argv[0] = 'spiketriage'; from spiketriage.cli.main im
 
 def surface() -> list[str]:
     """One line a command: its path, then arguments and options as they are spelled."""
-    return [
-        " ".join([*path, *map(_spelling, command.params), "-h", "--help"]) for path, command in commands()
-    ]
+    return [" ".join([*path, *map(_spelling, command.params), "-h", "--help"]) for path, command in commands()]
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], Any]]:

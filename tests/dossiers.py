@@ -23,8 +23,7 @@ from spiketriage.records import (
 )
 
 HOSTILE = (
-    '<script>alert("x")</script> | a `tick` ``two`` [link](http://evil.example/) '
-    "\u202eesrever\x1b[31m & <img src=x>"
+    '<script>alert("x")</script> | a `tick` ``two`` [link](http://evil.example/) \u202eesrever\x1b[31m & <img src=x>'
 )
 
 
@@ -81,9 +80,7 @@ def journal(*commands: str) -> tuple[JournalRow, ...]:
     return tuple(rows)
 
 
-def artifact(
-    path: str, kind: str, size: int, *, kept: str, digest: str = "", expected: str = "", note: str = ""
-):
+def artifact(path: str, kind: str, size: int, *, kept: str, digest: str = "", expected: str = "", note: str = ""):
     measured = digest or hashlib.md5(path.encode(), usedforsecurity=False).hexdigest()
     return Artifact(
         path=path,
@@ -134,9 +131,7 @@ def spike() -> Dossier:
     shape = {203: (9.417, 61.2, "loss 9.417, band 1.95–2.27"), 204: (4.03, 8.8, "gradient norm 8.8")}
     lost = {205: (math.nan, math.inf, "loss is not finite"), 206: (math.nan, math.nan, "loss is not finite")}
     steps = [
-        bent(p, loss=v[0], grad_norm=v[1], alarm=v[2])
-        if (v := {**shape, **lost}.get(p.step)) and p.attempt
-        else p
+        bent(p, loss=v[0], grad_norm=v[1], alarm=v[2]) if (v := {**shape, **lost}.get(p.step)) and p.attempt else p
         for p in steps
     ]
     return Dossier(
@@ -187,9 +182,7 @@ def spike() -> Dossier:
             artifact("config.json", "config", 812, kept="copied"),
         ),
         findings=(
-            Finding(
-                name="ranks-agree", outcome="agrees", summary="every digest of the state is equal on 2 ranks"
-            ),
+            Finding(name="ranks-agree", outcome="agrees", summary="every digest of the state is equal on 2 ranks"),
             Finding(
                 name="data-at-rest",
                 outcome="differs",
@@ -206,9 +199,7 @@ def spike() -> Dossier:
                 where=Where(step=205, stage="activations", key="blocks.3.mlp#0", rank=1),
                 seen=HOSTILE,
             ),
-            Finding(
-                name="code-identity", outcome="differs", summary="code changed at the restart", judged=False
-            ),
+            Finding(name="code-identity", outcome="differs", summary="code changed at the restart", judged=False),
             Finding(name="hardware-events", outcome="not testable", summary="no event log is configured"),
             Finding(
                 name="replay",

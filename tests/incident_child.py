@@ -32,9 +32,7 @@ def one_session(incident: Incident, count: int) -> None:
             session.fact("count", str(part))
             session.findings([Finding(name="count", outcome="agrees", summary="", seen=str(part))])
             session.steps(
-                StepPoint(
-                    attempt=0, step=i, loss=float(part), grad_norm=1.0, update_norm=1.0, lr=1.0, alarm=""
-                )
+                StepPoint(attempt=0, step=i, loss=float(part), grad_norm=1.0, update_norm=1.0, lr=1.0, alarm="")
                 for i in range(50)
             )
             session.commit()

@@ -83,8 +83,7 @@ def write_run(folder: Path, **plants: Any) -> Path:
 def parameters(step: int) -> dict[str, np.ndarray]:
     """The parameters after `step`, equal on every rank."""
     return {
-        name: np.linspace(-1, 1, math.prod(shape), dtype=np.float32).reshape(shape)
-        * np.float32(1 + step / 1000)
+        name: np.linspace(-1, 1, math.prod(shape), dtype=np.float32).reshape(shape) * np.float32(1 + step / 1000)
         for name, shape in TENSORS.items()
     }
 
@@ -265,9 +264,7 @@ def _metrics(step: int, attempt: int, plan: Plants) -> dict[str, float]:
     }
 
 
-def step_record(
-    step: int, rank: int, attempt: int, documents: dict[str, Document], plan: Plants
-) -> dict[str, Any]:
+def step_record(step: int, rank: int, attempt: int, documents: dict[str, Document], plan: Plants) -> dict[str, Any]:
     """The JSON record of one step."""
     ids = [f"doc-{(step * 3 + rank * 4 + i) % 8}" for i in range(2)]
     content = {name: documents[name].digest for name in ids}

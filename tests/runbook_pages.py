@@ -100,10 +100,7 @@ def _example_text(example: Example, outcome: Outcome) -> str:
 
 def _kept(example: Example, outcome: Outcome) -> list[str]:
     elided = [line for line in example.expected if ANY_TEXT in line]
-    return [
-        next((old for old in elided if re.fullmatch(_pattern(old), f"{line}\n")), line)
-        for line in outcome.lines
-    ]
+    return [next((old for old in elided if re.fullmatch(_pattern(old), f"{line}\n")), line) for line in outcome.lines]
 
 
 def _shown(lines: Iterable[str], exit_code: int) -> list[str]:

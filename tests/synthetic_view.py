@@ -89,9 +89,7 @@ class SyntheticRun:
         self.change(rank, step, ids=list(names), content=content)
 
     def view(self, *, suspect: int | None = None, index: bool = True) -> View:
-        anchors = Anchors(
-            onset=suspect, suspect=suspect, reason="test", known_good=None, older_good=None, refused={}
-        )
+        anchors = Anchors(onset=suspect, suspect=suspect, reason="test", known_good=None, older_good=None, refused={})
         return View(
             telemetry=Telemetry(segments=tuple(self._segments()), problems=()),
             generations=tuple(_facts(manifest) for manifest in self.manifests.values()),
@@ -102,9 +100,7 @@ class SyntheticRun:
         )
 
     def _index(self) -> DataIndex:
-        return DataIndex(
-            path=self.index_path, digest=self.index_digest, shards=(), documents=dict(self.documents)
-        )
+        return DataIndex(path=self.index_path, digest=self.index_digest, shards=(), documents=dict(self.documents))
 
     def _segments(self) -> Iterable[Segment]:
         for (attempt, rank), identity in self.identities.items():

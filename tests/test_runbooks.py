@@ -42,9 +42,7 @@ def test_the_page_shows_what_really_happens(page: Path, desk: Path, request: pyt
     if request.config.getoption("--update-runbooks"):
         page.write_text(rewritten(text, really), encoding="utf-8")
         return
-    wrong = [
-        told(example, seen) for example, seen in zip(shown, really, strict=True) if not matches(example, seen)
-    ]
+    wrong = [told(example, seen) for example, seen in zip(shown, really, strict=True) if not matches(example, seen)]
     assert not wrong, "\n\n".join([*wrong, "wanted? then: pytest --update-runbooks tests/test_runbooks.py"])
 
 

@@ -66,9 +66,7 @@ def explain(error: BaseException, argv: Sequence[str]) -> Failure:
     if isinstance(error, typer.TyperException):
         message = error.format_message()
         words = [] if message.startswith("No such command") else _words(argv)
-        return Failure(
-            code="usage", exit_code=2, message=message, hint=shlex.join(["spiketriage", *words, "--help"])
-        )
+        return Failure(code="usage", exit_code=2, message=message, hint=shlex.join(["spiketriage", *words, "--help"]))
     if isinstance(error, OSError) and error.errno in _FULL:
         message = f"the disk is full: {_place(error)} could not be written; what was recorded before stands"
         return Failure(code="disk-full", exit_code=6, message=message, hint="df -h .")
@@ -100,9 +98,7 @@ def _tell(failure: Failure, argv: Sequence[str]) -> int:
 
 def _as_json(failure: Failure, argv: Sequence[str]) -> str:
     pastable = (failure.hint,) if failure.hint.startswith("spiketriage ") else ()
-    result = StepResult(
-        incident="", exit_code=failure.exit_code, verdict="", lines=(), data={}, next_commands=pastable
-    )
+    result = StepResult(incident="", exit_code=failure.exit_code, verdict="", lines=(), data={}, next_commands=pastable)
     error = {"code": failure.code, "message": failure.message, "hint": failure.hint}
     return envelope(command_name(argv), result, error)
 

@@ -63,9 +63,7 @@ def triage(
     """Run the whole runbook in order, without a question, and stop at the verdict."""
     from spiketriage.runbook import triage as it
 
-    result = it.run(
-        find_run(run), incidents=incidents, incident=incident, argv=called(), step=step, budget=budget
-    )
+    result = it.run(find_run(run), incidents=incidents, incident=incident, argv=called(), step=step, budget=budget)
     return show("triage", result, as_json)
 
 

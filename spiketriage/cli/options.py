@@ -19,15 +19,11 @@ Run = Annotated[
         help="Run folder; by default the folder at or above this one that holds spiketriage.toml.",
     ),
 ]
-Statement = Annotated[
-    str, typer.Argument(metavar="STATEMENT", show_default=False, help="One read-only SQL statement.")
-]
+Statement = Annotated[str, typer.Argument(metavar="STATEMENT", show_default=False, help="One read-only SQL statement.")]
 
 Incident = Annotated[
     str | None,
-    typer.Option(
-        "--incident", "-i", metavar="ID", help="Incident or a unique beginning of its name; else the latest."
-    ),
+    typer.Option("--incident", "-i", metavar="ID", help="Incident or a unique beginning of its name; else the latest."),
 ]
 Incidents = Annotated[
     Path | None,
@@ -35,14 +31,10 @@ Incidents = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON envelope on stdout instead of text.")]
 
-Step = Annotated[
-    int | None, typer.Option("--step", metavar="N", min=0, help="Suspect step; else it is found.")
-]
+Step = Annotated[int | None, typer.Option("--step", metavar="N", min=0, help="Suspect step; else it is found.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would be kept; write nothing.")]
 Audit = Annotated[bool, typer.Option("--audit", help="Check the whole run, with or without a spike.")]
-Repeats = Annotated[
-    int | None, typer.Option("--repeats", metavar="N", min=1, help="Identical replays to make.")
-]
+Repeats = Annotated[int | None, typer.Option("--repeats", metavar="N", min=1, help="Identical replays to make.")]
 Last = Annotated[int | None, typer.Option("--last", metavar="STEP", min=0, help="Last step to replay.")]
 Experiments = Annotated[
     list[str] | None,
@@ -66,9 +58,7 @@ Faults = Annotated[
     list[str] | None,
     typer.Option("--fault", metavar="NAME|FILE.py", help="Fault to score; repeatable; else all."),
 ]
-Seed = Annotated[
-    int, typer.Option("--seed", metavar="N", min=0, help="Moves where and when the fault strikes.")
-]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Moves where and when the fault strikes.")]
 Seeds = Annotated[str, typer.Option("--seeds", metavar="N,N,…", help="Seeds to score, separated by commas.")]
 Out = Annotated[
     Path | None,

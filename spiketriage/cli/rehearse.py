@@ -28,9 +28,7 @@ def rehearse(
         return 0
     if fault is None or out is None:
         hint = "spiketriage rehearse --fault shard-bitrot --out rehearsal-run"
-        raise UsageError(
-            "a rehearsal needs --fault and --out; `spiketriage rehearse list` shows the faults", hint=hint
-        )
+        raise UsageError("a rehearsal needs --fault and --out; `spiketriage rehearse list` shows the faults", hint=hint)
     from spiketriage.practice.rehearsal import launch as it
 
     return show("rehearse", it.run(fault=fault, seed=seed, out=out, argv=called()), as_json)
@@ -45,9 +43,7 @@ def list_(as_json: o.Json = False) -> int:
 
 
 @app.command()
-def score(
-    seeds: o.Seeds = "11,12,13", fault: o.Faults = None, keep: o.Keep = None, as_json: o.Json = False
-) -> int:
+def score(seeds: o.Seeds = "11,12,13", fault: o.Faults = None, keep: o.Keep = None, as_json: o.Json = False) -> int:
     """Rehearse and triage every fault for every seed, and print how often the verdict was right."""
     chosen, faults = numbers(seeds), tuple(fault or ())
     from spiketriage.practice.rehearsal import score as it

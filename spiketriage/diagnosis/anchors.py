@@ -14,9 +14,7 @@ def select_anchors(
     generations: Iterable[GenerationFacts], onset: int | None, suspect: int | None, reason: str
 ) -> Anchors:
     """The anchors of an incident; without an onset the newest sound generation is the known-good one."""
-    newest_first = sorted(
-        generations, key=lambda one: (-1 if one.step is None else one.step, one.name), reverse=True
-    )
+    newest_first = sorted(generations, key=lambda one: (-1 if one.step is None else one.step, one.name), reverse=True)
     good: list[str] = []
     refused: dict[str, str] = {}
     for generation in newest_first:

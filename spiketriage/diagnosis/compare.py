@@ -54,9 +54,7 @@ def compare(left: Chain, right: Chain) -> Comparison:
                     continue
                 num_links += 1
                 if theirs[link] != digest:
-                    found.setdefault((position(link.stage), link.stage), {}).setdefault(rank, []).append(
-                        link.key
-                    )
+                    found.setdefault((position(link.stage), link.stage), {}).setdefault(rank, []).append(link.key)
         if found:
             (_, stage), ranks = min(found.items())
             rank = min(ranks)
@@ -64,9 +62,7 @@ def compare(left: Chain, right: Chain) -> Comparison:
                 num_links=num_links,
                 num_steps=len(steps),
                 prefix_steps=prefix,
-                where=Where(
-                    step=step, stage=stage, key=ranks[rank][0], rank=rank if len(ranks) == 1 else None
-                ),
+                where=Where(step=step, stage=stage, key=ranks[rank][0], rank=rank if len(ranks) == 1 else None),
                 keys=tuple(ranks[rank]),
                 ranks=tuple(ranks),
             )
@@ -86,9 +82,7 @@ def compare_loads(left: Iterable[LoadRecord], right: Iterable[LoadRecord]) -> Wh
         ]
         if ranks:
             step = next(load.step for load in ours.values())
-            return Where(
-                step=step + 1, stage="restored", key=name, rank=ranks[0] if len(ranks) == 1 else None
-            )
+            return Where(step=step + 1, stage="restored", key=name, rank=ranks[0] if len(ranks) == 1 else None)
     return None
 
 

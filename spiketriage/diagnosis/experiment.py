@@ -93,9 +93,7 @@ def read_cell(
     )
 
 
-def reference_arms(
-    setting: Setting, *, kernel: str = "deployed", precision: str = "deployed"
-) -> tuple[Arm, ...]:
+def reference_arms(setting: Setting, *, kernel: str = "deployed", precision: str = "deployed") -> tuple[Arm, ...]:
     """Suspect and clean batches on the suspect state, each with and without the reference."""
     return tuple(
         Arm(
@@ -106,9 +104,7 @@ def reference_arms(
     )
 
 
-def read_reference(
-    name: str, setting: Setting, answers: Mapping[str, Answer], arms: tuple[Arm, ...]
-) -> Finding:
+def read_reference(name: str, setting: Setting, answers: Mapping[str, Answer], arms: tuple[Arm, ...]) -> Finding:
     """Effect of a reference on the suspect batch, against its effect on clean batches in the run's own mode."""
     for arm in arms:
         reason = answers[arm.variant.key].not_testable
@@ -123,9 +119,7 @@ def read_reference(
     if not took_effect:
         return not_testable(name, "the reference changed no digest: the run already computes this way")
     outcome = "differs" if healed or ratio > REFERENCE_RATIO else "agrees"
-    seen = (
-        "finite with the reference, not without" if healed else f"{suspect:.3g} relative, {ratio:.3g} bands"
-    )
+    seen = "finite with the reference, not without" if healed else f"{suspect:.3g} relative, {ratio:.3g} bands"
     return Finding(
         name=name,
         outcome=outcome,  # type: ignore[arg-type]
@@ -164,8 +158,6 @@ def _changed(answers: Mapping[str, Answer], arm: Arm) -> bool:
     """Proof by digest that the factor took effect."""
     for record in answers[arm.control.key].steps:
         other = answers[arm.variant.key].at(record.rank, record.step)
-        if other is not None and any(
-            other.digests.get(link) != digest for link, digest in record.digests.items()
-        ):
+        if other is not None and any(other.digests.get(link) != digest for link, digest in record.digests.items()):
             return True
     return False

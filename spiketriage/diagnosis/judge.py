@@ -27,9 +27,7 @@ class Case:
     steps_executed: int
 
 
-def make_case(
-    findings: Iterable[Finding], *, spiked: bool, possible: Sequence[str], steps_executed: int
-) -> Case:
+def make_case(findings: Iterable[Finding], *, spiked: bool, possible: Sequence[str], steps_executed: int) -> Case:
     """The case of the judged findings; context is left out."""
     judged = {finding.name: finding for finding in findings if finding.judged}
     return Case(findings=judged, spiked=spiked, possible=tuple(possible), steps_executed=steps_executed)
@@ -58,9 +56,7 @@ def weigh(cause: Cause, case: Case) -> CauseView:
     )
     untested = tuple(name for name in deciding(cause, case) if name not in tested)
     status = (
-        "contradicted"
-        if against or (cause.needs_spike and not case.spiked)
-        else ("open" if untested else "decided")
+        "contradicted" if against or (cause.needs_spike and not case.spiked) else ("open" if untested else "decided")
     )
     return CauseView(
         name=cause.name,
@@ -93,9 +89,7 @@ def judge(causes: Sequence[Cause], case: Case) -> Verdict:
     if found:
         return _verdict(case, views, "unresolved", f"no known cause explains {', '.join(found)} together")
     if case.spiked:
-        return _verdict(
-            case, views, "unresolved", "something spiked, and no check or experiment found what differs"
-        )
+        return _verdict(case, views, "unresolved", "something spiked, and no check or experiment found what differs")
     if not case.findings:
         return _verdict(case, views, "unresolved", NOTHING_DONE)
     return _verdict(case, views, "nothing-found", "every check and replay that was done agrees")
@@ -110,13 +104,9 @@ def _testable(alive: Sequence[CauseView], decided: Sequence[CauseView], case: Ca
 def _named(cause: Cause, *, sure: bool, views: tuple[CauseView, ...], case: Case) -> Verdict:
     where = locate(cause, case.findings)
     if cause.verdict is not None:
-        return _verdict(
-            case, views, cause.verdict, cause.summary, where=where, repair=cause.repair, cause=cause
-        )
+        return _verdict(case, views, cause.verdict, cause.summary, where=where, repair=cause.repair, cause=cause)
     kind = "established" if sure else "supported"
-    return _verdict(
-        case, views, kind, cause.summary, where=where, repair=cause.repair, cause=cause, named=True
-    )
+    return _verdict(case, views, kind, cause.summary, where=where, repair=cause.repair, cause=cause, named=True)
 
 
 def locate(cause: Cause, findings: Mapping[str, Finding]) -> Where:

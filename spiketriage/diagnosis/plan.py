@@ -83,13 +83,9 @@ def _cheapest_split(
     by_name = {experiment.NAME: experiment for experiment in experiments}
     if setting.spiked and any(name in options for name in TWO_BY_TWO):
         chosen = tuple(name for name in TWO_BY_TWO if name in options)
-        why = (
-            "the 2×2 of state and batch, with skip: it tells batch from state before anything dearer is tried"
-        )
+        why = "the 2×2 of state and batch, with skip: it tells batch from state before anything dearer is tried"
         return Proposal(experiments=chosen, num_steps=cost([by_name[n] for n in chosen], setting), why=why)
-    scores = {
-        name: _pairs_split(name, suspects, case) / max(1, cost([by_name[name]], setting)) for name in options
-    }
+    scores = {name: _pairs_split(name, suspects, case) / max(1, cost([by_name[name]], setting)) for name in options}
     best = max(scores, key=lambda name: (scores[name], -options.index(name)))
     if scores[best] == 0:
         wanted = [name for name in options if any(name in deciding(cause, case) for cause in suspects)]
@@ -119,7 +115,5 @@ def _pairs_split(name: str, suspects: Sequence[Cause], case: Case) -> float:
 
 def cost(experiments: Sequence[Experiment], setting: Setting) -> int:
     """Steps that the experiments' trials execute, shared trials counted once."""
-    trials = unique(
-        trial for e in experiments for arm in e.arms(setting) for trial in (arm.control, arm.variant)
-    )
+    trials = unique(trial for e in experiments for arm in e.arms(setting) for trial in (arm.control, arm.variant))
     return sum(trial.num_steps for trial in trials)

@@ -29,9 +29,7 @@ def production_loads(view: View, setting: Setting) -> tuple[LoadRecord, ...]:
     return tuple(
         load
         for load in view.telemetry.loads
-        if load.generation == setting.known_good
-        and load.attempt in attempts
-        and load.step == setting.known_good_step
+        if load.generation == setting.known_good and load.attempt in attempts and load.step == setting.known_good_step
     )
 
 
@@ -47,9 +45,7 @@ def read_replay(view: View, setting: Setting, answers: Sequence[Answer]) -> Find
     keys = tuple(answer.trial.key for answer in answers)
     span = f"steps {setting.known_good_step + 1} to {answers[0].trial.last_step} from {setting.known_good}"
     if comparison.num_links == 0:
-        return _finding(
-            "not testable", f"replay and production share no link over {span}", Where(), keys, "", None
-        )
+        return _finding("not testable", f"replay and production share no link over {span}", Where(), keys, "", None)
     if where is None:
         text = f"bitwise identical over {span}: {comparison.num_links} links in {comparison.num_steps} steps"
         return _finding("agrees", text, Where(), keys, "every link identical", 0.0)
@@ -59,9 +55,7 @@ def read_replay(view: View, setting: Setting, answers: Sequence[Answer]) -> Find
     text = f"production leaves its replay first at step {where.step}, {where.stage} {where.key}{_who(where)}"
     if len(chains) >= NUM_REPLAYS:
         text += f"; {len(chains)} replays agree with each other bit for bit"
-    seen = (
-        f"{comparison.prefix_steps} steps identical before it; differing there: {_named(comparison, where)}"
-    )
+    seen = f"{comparison.prefix_steps} steps identical before it; differing there: {_named(comparison, where)}"
     return _finding("differs", text, where, keys, seen, None)
 
 

@@ -86,9 +86,7 @@ class Setting:
 
     def probe(self, *, batch: int, older: bool = False, **factors: str) -> Trial:
         """One pass of the batch of step `batch` on the state before the suspect step, or on the older good state."""
-        state = (
-            f"{self.older_good}@{self.older_good_step}" if older else f"{self.known_good}@{self.suspect - 1}"
-        )
+        state = f"{self.older_good}@{self.older_good_step}" if older else f"{self.known_good}@{self.suspect - 1}"
         return Trial(
             kind="probe",
             purpose="probe",
@@ -147,15 +145,11 @@ def audit_anchors(view: View, anchors: Anchors) -> Anchors:
     last = max(view.telemetry.steps, default=0)
     restarts = {load.generation: load.attempt for load in view.telemetry.loads}
     sound = [
-        facts
-        for facts in view.generations
-        if facts.step is not None and facts.step < last and not refusal(facts, None)
+        facts for facts in view.generations if facts.step is not None and facts.step < last and not refusal(facts, None)
     ]
     chosen = max(sound, key=lambda facts: (restarts.get(facts.name, -1), facts.step), default=None)
     older = [facts.name for facts in sound if chosen is not None and (facts.step or 0) < (chosen.step or 0)]
-    return replace(
-        anchors, known_good=chosen.name if chosen else None, older_good=older[-1] if older else None
-    )
+    return replace(anchors, known_good=chosen.name if chosen else None, older_good=older[-1] if older else None)
 
 
 def make_site(view: View, setting: Setting, trials: Path) -> Site:
@@ -182,9 +176,7 @@ def view_step(view: View, generation: str) -> int:
     for facts in view.generations:
         if facts.name == generation and facts.step is not None:
             return facts.step
-    raise RefusedError(
-        f"generation {generation} is not among the run's generations", hint="spiketriage freeze"
-    )
+    raise RefusedError(f"generation {generation} is not among the run's generations", hint="spiketriage freeze")
 
 
 def _code_parent(view: View, code_path: str) -> Path:
@@ -192,10 +184,7 @@ def _code_parent(view: View, code_path: str) -> Path:
 
 
 def _ids(view: View) -> dict[int, dict[str, Any]]:
-    return {
-        step: {str(rank): record.ids for rank, record in ranks.items()}
-        for step, ranks in view.history().items()
-    }
+    return {step: {str(rank): record.ids for rank, record in ranks.items()} for step, ranks in view.history().items()}
 
 
 def _clean_steps(history: list[StepRecord]) -> tuple[int, ...]:
@@ -233,7 +222,7 @@ def _robust(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float
 def _run_key(view: View, anchors: Anchors, suspect: int) -> str:
     identity: Identity | None = view.telemetry.identity(suspect)
     parts = {
-        name: str((facts.manifest.fields if facts.manifest else ""))
+        name: str(facts.manifest.fields if facts.manifest else "")
         for facts in view.generations
         for name in (facts.name,)
         if name in (anchors.known_good, anchors.older_good)

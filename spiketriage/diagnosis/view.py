@@ -145,9 +145,7 @@ def _texts(ids: object) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _differs(
-    records: Mapping[int, StepRecord], by_rank: Mapping[int, Mapping[str, bytes]], link: Link
-) -> bool:
+def _differs(records: Mapping[int, StepRecord], by_rank: Mapping[int, Mapping[str, bytes]], link: Link) -> bool:
     holders = [rank for rank, digests in by_rank.items() if link.key in digests]
     if all(link in records[rank].nonfinite for rank in holders):
         return False

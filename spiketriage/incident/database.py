@@ -41,9 +41,7 @@ def build(folder: Path, *, created_at: str, run: str) -> None:
     """Write a new, empty `incident.duckdb` into `folder`."""
     with _written(folder / NAME) as connection:
         for name in ("schema.sql", "views.sql"):
-            connection.execute(
-                resources.files("spiketriage.incident").joinpath(name).read_text(encoding="utf-8")
-            )
+            connection.execute(resources.files("spiketriage.incident").joinpath(name).read_text(encoding="utf-8"))
         connection.execute("INSERT INTO meta VALUES (?, ?, ?)", [SCHEMA, created_at, run])
     sync(folder / NAME)
     sync(folder)
@@ -67,9 +65,7 @@ def reading(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         connection.close()
 
 
-def swap(
-    folder: Path, write: Callable[[duckdb.DuckDBPyConnection], None], *, may_replace: Callable[[], None]
-) -> None:
+def swap(folder: Path, write: Callable[[duckdb.DuckDBPyConnection], None], *, may_replace: Callable[[], None]) -> None:
     """Run `write` in one transaction on a copy, then put the copy in the place of `incident.duckdb`.
 
     `may_replace` is asked last, and raises when the lease was lost meanwhile.
@@ -120,9 +116,7 @@ def select(connection: duckdb.DuckDBPyConnection, sql: str) -> list[Row]:
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def journal_rows(
-    connection: duckdb.DuckDBPyConnection, *, newest: int | None = None
-) -> tuple[JournalRow, ...]:
+def journal_rows(connection: duckdb.DuckDBPyConnection, *, newest: int | None = None) -> tuple[JournalRow, ...]:
     """The journal in order, or its `newest` rows."""
     names = ", ".join(f'"{field.name}"' for field in fields(JournalRow))
     limit = "" if newest is None else f" LIMIT {newest}"

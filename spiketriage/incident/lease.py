@@ -107,9 +107,7 @@ def acquire(folder: Path, *, who: str, command: str, since: str, journal: bool) 
     try:
         with _guard(folder):
             for leftover in folder.glob(f"{NAME}.*"):
-                leftover.unlink(
-                    missing_ok=True
-                )  # a draft of a killed command: under the guard nobody else drafts
+                leftover.unlink(missing_ok=True)  # a draft of a killed command: under the guard nobody else drafts
             draft = folder / f"{NAME}.{holder.host}-{holder.pid}"
             draft.write_text(json.dumps(asdict(holder)), encoding="utf-8")
             try:
@@ -151,14 +149,8 @@ def _take(path: Path, draft: Path) -> Holder | None:
 
 def _busy(path: Path, holder: Holder | None) -> BusyError:
     if holder is None:
-        return BusyError(
-            f"{path}: the lease is held by a process that left no readable name", hint=f"cat {path}"
-        )
-    look = (
-        f"ps -p {holder.pid}"
-        if holder.host == socket.gethostname()
-        else f"ssh {holder.host} ps -p {holder.pid}"
-    )
+        return BusyError(f"{path}: the lease is held by a process that left no readable name", hint=f"cat {path}")
+    look = f"ps -p {holder.pid}" if holder.host == socket.gethostname() else f"ssh {holder.host} ps -p {holder.pid}"
     return BusyError(
         f"{path.parent.name}: held by process {holder.pid} of {holder.who} on host {holder.host} "
         f"since {holder.since}: {holder.command}",

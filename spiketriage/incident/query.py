@@ -52,9 +52,7 @@ def _check(sql: str) -> None:
         raise UsageError(f"sql: {error}", hint=HINT) from error
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         seen = ", ".join(statement.type.name for statement in statements) or "nothing"
-        raise UsageError(
-            f"sql: expected one statement that reads (SELECT, DESCRIBE, SHOW), found {seen}", hint=HINT
-        )
+        raise UsageError(f"sql: expected one statement that reads (SELECT, DESCRIBE, SHOW), found {seen}", hint=HINT)
 
 
 def _fence(connection: duckdb.DuckDBPyConnection, incident: Incident) -> None:

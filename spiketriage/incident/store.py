@@ -47,9 +47,7 @@ class Incident:
         try:
             with database.reading(self.folder) as connection:
                 read: dict[str, list[Any]] = {
-                    table: [
-                        unpack(record, row) for row in database.select(connection, f"FROM latest_{table}")
-                    ]
+                    table: [unpack(record, row) for row in database.select(connection, f"FROM latest_{table}")]
                     for table, record in TABLES.items()
                 }
                 journal = database.journal_rows(connection)

@@ -49,9 +49,7 @@ def triage(run: Path) -> Triaged:
     try:
         envelope = json.loads(done.stdout)
     except ValueError as error:
-        raise TrialError(
-            f"triage of {run} ended with exit code {done.returncode}: {done.stderr[-800:]}"
-        ) from error
+        raise TrialError(f"triage of {run} ended with exit code {done.returncode}: {done.stderr[-800:]}") from error
     if "error" in envelope:
         raise TrialError(f"triage of {run} failed: {envelope['error']['message']}")
     return Triaged(envelope=envelope, exit_code=done.returncode, wall_s=wall_s)

@@ -40,9 +40,7 @@ def parse_object(path: Path, data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data.decode())
     except UnicodeDecodeError as error:
-        raise CorruptFileError(
-            path, f"byte {error.start}", expected="UTF-8 text", seen=error.reason
-        ) from error
+        raise CorruptFileError(path, f"byte {error.start}", expected="UTF-8 text", seen=error.reason) from error
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(path, "content", expected="JSON", seen=error) from error
     if not isinstance(value, dict):

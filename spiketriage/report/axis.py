@@ -33,11 +33,7 @@ class Axis:
 
     def ticks(self, wanted: int) -> tuple[float, ...]:
         """Round values inside the axis, about `wanted` of them."""
-        return (
-            _log_ticks(self.low, self.high, wanted)
-            if self.log
-            else _linear_ticks(self.low, self.high, wanted)
-        )
+        return _log_ticks(self.low, self.high, wanted) if self.log else _linear_ticks(self.low, self.high, wanted)
 
 
 def step_axis(first: int, last: int, start: float, end: float) -> Axis:

@@ -36,9 +36,7 @@ def section(dossier: Dossier) -> Section:
         near = [p for p in points if suspect - ZOOM_BEFORE <= p.step <= suspect + ZOOM_AFTER]
         figures += _figures(near, marks, "-zoom") if near else ()
     paragraphs = _outside(dossier, points)
-    return Section(
-        key="curves", title=title, paragraphs=paragraphs, figures=figures, tables=(_table(dossier, points),)
-    )
+    return Section(key="curves", title=title, paragraphs=paragraphs, figures=figures, tables=(_table(dossier, points),))
 
 
 def _suspect(dossier: Dossier) -> int | None:
@@ -118,9 +116,7 @@ def _table(dossier: Dossier, points: Sequence[StepPoint]) -> Table:
             Column(title="Alarm"),
         ),
     )
-    caption = (
-        f"Steps near the anchors, alarms and nonfinite values: {len(shown)} of {len(points)} recorded points"
-    )
+    caption = f"Steps near the anchors, alarms and nonfinite values: {len(shown)} of {len(points)} recorded points"
     return Table(caption=caption, columns=columns, rows=tuple(_row(p) for p in shown), folded=True)
 
 

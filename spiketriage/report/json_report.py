@@ -22,8 +22,7 @@ SCHEMA = "spiketriage.report/1"
 def render(dossier: Dossier, report: Report) -> str:
     """Whole report as text."""
     journal = [
-        {name: value for name, value in plain(row).items() if name != "who"}
-        for row in commands.told(dossier.journal)
+        {name: value for name, value in plain(row).items() if name != "who"} for row in commands.told(dossier.journal)
     ]
     document = {
         "schema": SCHEMA,
@@ -47,7 +46,7 @@ def render(dossier: Dossier, report: Report) -> str:
     return json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
-def plain(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
+def plain(value: object) -> Any:
     """`value` as JSON types only; NaN and infinities become the strings `NaN`, `Inf` and `-Inf`."""
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: plain(getattr(value, item.name)) for item in fields(value)}

@@ -78,11 +78,7 @@ def draw(curve: Curve) -> Figure:
         *_curves(curve, across, up),
         *_peak(curve, across, up),
         *_rail([p for p in curve.points if not math.isfinite(p.value)], across, rail_y, "nonfinite"),
-        *(
-            _rail([p for p in curve.points if p.value <= 0], across, bottom - 6, "not positive")
-            if curve.log
-            else ()
-        ),
+        *(_rail([p for p in curve.points if p.value <= 0], across, bottom - 6, "not positive") if curve.log else ()),
         *_legend(curve, bottom + 50),
     ]
     return Figure(

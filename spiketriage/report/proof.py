@@ -33,9 +33,7 @@ def evidence(dossier: Dossier) -> Section:
     total = words.size(sum(max(0, artifact.size_bytes) for artifact in dossier.artifacts))
     num_gaps = words.count(len(gaps), "item has a gap or differs", "items have a gap or differ")
     lead = f"{words.count(len(dossier.artifacts), 'item')}, {total}; {num_gaps}."
-    rows = tuple(
-        _artifact(item) for item in sorted(dossier.artifacts, key=lambda a: (not _gap(a), a.kind, a.path))
-    )
+    rows = tuple(_artifact(item) for item in sorted(dossier.artifacts, key=lambda a: (not _gap(a), a.kind, a.path)))
     table = Table(caption="Items, those with a gap first", columns=columns, rows=rows, folded=len(rows) > 40)
     return Section(key="evidence", title=title, paragraphs=(lead,), tables=(table,))
 
@@ -66,12 +64,8 @@ def known_good(dossier: Dossier) -> Section:
         missing = Missing(what="No generation was considered.", command=commands.command(dossier, "freeze"))
         return Section(key="known-good", title=title, missing=missing)
     columns = (Column(title="Generation", style="code"), Column(title="Stands as"), Column(title="Why"))
-    refused = sorted(
-        anchors.refused.items(), key=lambda item: (-(words.generation_step(item[0]) or 0), item[0])
-    )
-    rows = [
-        Row(cells=(words.plain(name), "refused", words.plain(why)), tone="muted") for name, why in refused
-    ]
+    refused = sorted(anchors.refused.items(), key=lambda item: (-(words.generation_step(item[0]) or 0), item[0]))
+    rows = [Row(cells=(words.plain(name), "refused", words.plain(why)), tone="muted") for name, why in refused]
     rule = "newest generation that is complete, verified, finite, rank-agreed and older than onset"
     if anchors.known_good is not None:
         rows.append(Row(cells=(words.plain(anchors.known_good), "known good", rule), tone="good"))
@@ -176,9 +170,7 @@ def experiments(dossier: Dossier) -> Section:
     )
     rows = tuple(_trial(row, dossier.findings) for row in dossier.trials)
     executed = words.count(sum(row.num_steps_executed for row in dossier.trials), "step")
-    lead = (
-        f"{words.count(len(rows), 'trial')}, {executed} executed; trial 0, production itself, is not listed."
-    )
+    lead = f"{words.count(len(rows), 'trial')}, {executed} executed; trial 0, production itself, is not listed."
     table = Table(caption="Trials", columns=columns, rows=rows)
     return Section(key="experiments", title=title, paragraphs=(lead,), tables=(table,))
 
@@ -220,9 +212,7 @@ def causes(dossier: Dossier) -> Section:
     )
     order = {"decided": 0, "open": 1, "contradicted": 2}
     ranked = sorted(dossier.verdict.causes, key=lambda c: order[c.status])
-    table = Table(
-        caption="Causes, best supported first", columns=columns, rows=tuple(_cause(c) for c in ranked)
-    )
+    table = Table(caption="Causes, best supported first", columns=columns, rows=tuple(_cause(c) for c in ranked))
     return Section(key="causes", title=title, tables=(table,))
 
 
@@ -237,9 +227,7 @@ def argument(dossier: Dossier) -> Section:
     """Why the verdict may be said, the repair, and how far it is proven."""
     title, verdict = "Causal argument and repair", dossier.verdict
     if verdict is None:
-        missing = Missing(
-            what="There is no verdict to argue for.", command=commands.command(dossier, "bisect")
-        )
+        missing = Missing(what="There is no verdict to argue for.", command=commands.command(dossier, "bisect"))
         return Section(key="argument", title=title, missing=missing)
     gate = [f for f in dossier.findings if f.name.startswith("gate")]
     if gate:
@@ -284,24 +272,16 @@ def untested(dossier: Dossier) -> Section:
 def appendix(dossier: Dossier) -> Section:
     """Everything that it takes to repeat this: versions, facts, and the head of the journal's chain."""
     rows = commands.told(dossier.journal)
-    facts = [
-        Row(cells=(words.plain(key), words.plain(value))) for key, value in sorted(dossier.facts.items())
-    ]
+    facts = [Row(cells=(words.plain(key), words.plain(value))) for key, value in sorted(dossier.facts.items())]
     if rows:
         versions = ", ".join(dict.fromkeys(words.plain(row.version) for row in rows))
         facts.insert(0, Row(cells=("spiketriage version", versions)))
         facts.insert(1, Row(cells=("journal rows shown", str(len(rows)))))
-        facts.insert(
-            2, Row(cells=("journal chain head (SHA-256)", words.plain(commands.chain_head(dossier.journal))))
-        )
+        facts.insert(2, Row(cells=("journal chain head (SHA-256)", words.plain(commands.chain_head(dossier.journal)))))
     lead = "Commands that only look (report, status, sql, verify) are in the journal but not in this report."
     lacking = None
     if not dossier.facts:
-        lacking = Missing(
-            what="No facts about the run are recorded.", command=commands.command(dossier, "freeze")
-        )
+        lacking = Missing(what="No facts about the run are recorded.", command=commands.command(dossier, "freeze"))
     columns = (Column(title="Fact"), Column(title="Value", style="code"))
     tables = (Table(caption="Facts", columns=columns, rows=tuple(facts)),) if facts else ()
-    return Section(
-        key="appendix", title="Reproduction appendix", paragraphs=(lead,), tables=tables, missing=lacking
-    )
+    return Section(key="appendix", title="Reproduction appendix", paragraphs=(lead,), tables=tables, missing=lacking)

@@ -30,9 +30,7 @@ def impact(dossier: Dossier) -> Section:
     good = words.generation_step(dossier.anchors.known_good) if dossier.anchors else None
     last = max(point.step for point in dossier.steps)
     if suspect is not None:
-        rows.append(
-            Row(cells=("Steps from the suspect step to the last one", str(max(0, last - suspect + 1))))
-        )
+        rows.append(Row(cells=("Steps from the suspect step to the last one", str(max(0, last - suspect + 1)))))
     if good is not None:
         rows.append(Row(cells=("Steps lost by going back to known good", str(max(0, last - good)))))
     executed = sum(row.num_steps_executed for row in dossier.trials)
@@ -71,9 +69,7 @@ def detection(dossier: Dossier) -> Section:
             Column(title="Attempt", style="number"),
             Column(title="Alarm"),
         )
-        rows = tuple(
-            Row(cells=(str(p.step), str(p.attempt), words.plain(p.alarm)), tone="warn") for p in alarms[:40]
-        )
+        rows = tuple(Row(cells=(str(p.step), str(p.attempt), words.plain(p.alarm)), tone="warn") for p in alarms[:40])
         more = "" if len(alarms) <= 40 else f", first 40 of {len(alarms)}"
         tables.append(Table(caption=f"Alarms raised on the recorded steps{more}", columns=columns, rows=rows))
         return Section(key="detection", title="Detection", tables=tuple(tables))
@@ -89,9 +85,7 @@ def timeline(dossier: Dossier) -> Section:
     """Commands that were run, oldest first, without those that only look."""
     rows = commands.told(dossier.journal)
     if not rows:
-        missing = Missing(
-            what="The journal holds no command yet.", command=commands.command(dossier, "freeze")
-        )
+        missing = Missing(what="The journal holds no command yet.", command=commands.command(dossier, "freeze"))
         return Section(key="timeline", title="Timeline", missing=missing)
     columns = (
         *(
@@ -106,9 +100,7 @@ def timeline(dossier: Dossier) -> Section:
         ),
         Column(title="Took", style="number"),
     )
-    table = Table(
-        caption="Commands on this incident", columns=columns, rows=tuple(_moment(row) for row in rows)
-    )
+    table = Table(caption="Commands on this incident", columns=columns, rows=tuple(_moment(row) for row in rows))
     return Section(key="timeline", title="Timeline", tables=(table,))
 
 
@@ -122,9 +114,7 @@ def _moment(row: JournalRow) -> Row:
 
 def lessons(dossier: Dossier) -> Section:
     """Prompts for people: the record cannot answer them."""
-    notes = tuple(
-        words.plain(row.argv) for row in commands.told(dossier.journal) if commands.verb(row.argv) == "note"
-    )
+    notes = tuple(words.plain(row.argv) for row in commands.told(dossier.journal) if commands.verb(row.argv) == "note")
     lead = (
         "This file is generated anew by every report: write lessons and actions into notes.md beside it, "
         "which no command touches."

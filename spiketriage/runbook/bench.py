@@ -39,13 +39,9 @@ class Bench:
     def case(self) -> Case:
         """What the judge weighs now."""
         executed = sum(trial.num_steps_executed for trial in self.dossier.trials)
-        blank = make_case(
-            self.dossier.findings, spiked=self.setting.spiked, possible=(), steps_executed=executed
-        )
+        blank = make_case(self.dossier.findings, spiked=self.setting.spiked, possible=(), steps_executed=executed)
         options = possible(EXPERIMENTS, self.setting, blank)
-        return make_case(
-            self.dossier.findings, spiked=self.setting.spiked, possible=options, steps_executed=executed
-        )
+        return make_case(self.dossier.findings, spiked=self.setting.spiked, possible=options, steps_executed=executed)
 
     def proposal(self) -> Proposal | None:
         """What should be tried next, if anything."""

@@ -66,9 +66,7 @@ def verdict_data(verdict: Verdict) -> dict[str, Any]:
 
 def tell(verdict: Verdict, findings: Mapping[str, Finding]) -> list[str]:
     """The verdict for people: what, where, for, against, untested."""
-    head = f"verdict: {verdict.kind}" + (
-        f": {verdict.cause} ({verdict.cause_class})" if verdict.cause else ""
-    )
+    head = f"verdict: {verdict.kind}" + (f": {verdict.cause} ({verdict.cause_class})" if verdict.cause else "")
     lines = [head, f"  {verdict.explanation}"]
     place_text = where_text(verdict.where)
     if place_text:

@@ -44,9 +44,7 @@ def run(
     for experiment in chosen:
         lint(experiment, experiment.arms(bench.setting))
     trials = unique(t for e in chosen for arm in e.arms(bench.setting) for t in (arm.control, arm.variant))
-    say(
-        f"branch: {', '.join(experiment.NAME for experiment in chosen)}; up to {cost(chosen, bench.setting)} steps"
-    )
+    say(f"branch: {', '.join(experiment.NAME for experiment in chosen)}; up to {cost(chosen, bench.setting)} steps")
     with bench.incident.session(argv) as session:
         answers = execute(bench.site, trials)
         findings = [experiment.read(bench.setting, answers) for experiment in chosen]
@@ -92,11 +90,8 @@ def _of_factor(bench: Bench, factor: str) -> tuple[str, ...]:
     found = tuple(
         experiment.NAME
         for experiment in EXPERIMENTS
-        if experiment.FACTOR == name
-        and any(
-            getattr(arm.variant.factors, name).split(" ")[0] == value
-            for arm in experiment.arms(bench.setting)
-        )
+        if name == experiment.FACTOR
+        and any(getattr(arm.variant.factors, name).split(" ")[0] == value for arm in experiment.arms(bench.setting))
     )
     if not found:
         known = sorted({experiment.FACTOR for experiment in EXPERIMENTS})
@@ -113,18 +108,14 @@ def _proposed(bench: Bench) -> tuple[str, ...]:
             "no experiment would change the verdict", hint=f"spiketriage bisect {bench.view.settings.run}"
         )
     if proposal.experiments == (REPLAY,):
-        raise RefusedError(
-            "the incident was not replayed yet", hint=f"spiketriage replay {bench.view.settings.run}"
-        )
+        raise RefusedError("the incident was not replayed yet", hint=f"spiketriage replay {bench.view.settings.run}")
     return proposal.experiments
 
 
 def _require_replay(bench: Bench) -> None:
     replay = next((f for f in bench.dossier.findings if f.name == REPLAY), None)
     if replay is None:
-        raise RefusedError(
-            "the incident was not replayed yet", hint=f"spiketriage replay {bench.view.settings.run}"
-        )
+        raise RefusedError("the incident was not replayed yet", hint=f"spiketriage replay {bench.view.settings.run}")
     if replay.outcome != "agrees":
         raise RefusedError(
             f"the replay does not reproduce production ({replay.summary}), so a branch would mean nothing",
@@ -140,9 +131,7 @@ def _listing(bench: Bench, words: list[str]) -> StepResult:
         steps = cost([experiment], bench.setting)
         state = done.get(experiment.NAME, "open" if experiment.arms(bench.setting) else "not possible here")
         lines.append(f"{experiment.NAME:<{width}}  {state:<13}  {steps:>3} steps  {experiment.ABOUT}")
-        data.append(
-            {"name": experiment.NAME, "factor": experiment.FACTOR, "state": state, "num_steps": steps}
-        )
+        data.append({"name": experiment.NAME, "factor": experiment.FACTOR, "state": state, "num_steps": steps})
     return StepResult(
         incident=bench.incident.id,
         exit_code=0,

@@ -79,9 +79,7 @@ def keep(settings: RunSettings, target: Path, item: Item) -> None:
 
 def missing(path: str, kind: str, note: str) -> Artifact:
     """The artifact of something that could not be kept."""
-    return Artifact(
-        path=path, kind=kind, size_bytes=0, mtime_ns=0, digest="", expected="", kept="missing", note=note
-    )
+    return Artifact(path=path, kind=kind, size_bytes=0, mtime_ns=0, digest="", expected="", kept="missing", note=note)
 
 
 def copy(item: Item, target: Path, path: str) -> tuple[Artifact, str]:

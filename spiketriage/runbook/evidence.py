@@ -56,9 +56,7 @@ def frozen_index(incident_folder: Path, settings: RunSettings) -> DataIndex | No
     return replace(index, path=settings.data_index)
 
 
-def frozen_generations(
-    dossier: Dossier, incident_folder: Path, settings: RunSettings
-) -> tuple[GenerationFacts, ...]:
+def frozen_generations(dossier: Dossier, incident_folder: Path, settings: RunSettings) -> tuple[GenerationFacts, ...]:
     """The generations as freeze and hash measured them, ascending."""
     found = [
         generation_facts(measured_from_fact(key, value), incident_folder, settings)
@@ -120,6 +118,4 @@ def measured_from_fact(key: str, value: str) -> Measured:
     try:
         return measured_from_json(key.removeprefix(GENERATION_FACT), json.loads(value))
     except (ValueError, KeyError, TypeError) as error:
-        raise EvidenceError(
-            f"incident fact {key}: expected a measured generation, found {value!r:.80}"
-        ) from error
+        raise EvidenceError(f"incident fact {key}: expected a measured generation, found {value!r:.80}") from error

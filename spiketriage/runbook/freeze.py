@@ -217,9 +217,7 @@ def _in_place(
         index = read_index(layout.payload(folder) / layout.INDEX)
     except EvidenceError as error:
         path = layout.artifact_path(settings.run, settings.data_index.parent)
-        yield missing(
-            f"{path}/", "shards", f"the index cannot be believed, so no shard is pinned: {error.message}"
-        )
+        yield missing(f"{path}/", "shards", f"the index cannot be believed, so no shard is pinned: {error.message}")
         return
     for shard in index.shards:
         file = InPlace(source=settings.data_index.parent / shard.path, kind="shard", expected=shard.digest)
@@ -246,9 +244,7 @@ def _plan(subject: _Subject, known: store.Incident | None) -> StepResult:
             continue
         counts[collector.name] = len(items)
         lines.append(f"would copy {collector.name}: {len(items)} files")
-    lines.append(
-        "would verify generations and pin the known-good ones and the data shards; nothing was written"
-    )
+    lines.append("would verify generations and pin the known-good ones and the data shards; nothing was written")
     return StepResult(
         incident=known.id if known is not None else "",
         exit_code=0,

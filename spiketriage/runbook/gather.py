@@ -24,9 +24,7 @@ from spiketriage.runbook.collectors import COLLECTORS
 
 COPIERS = tuple(collector.name for collector in COLLECTORS)
 GENERATIONS_TIMEOUT_S = 1800.0  # a generation is told when all of its files have been read
-_TIMEOUTS_S = {collector.name: collector.timeout_s for collector in COLLECTORS} | {
-    GENERATIONS: GENERATIONS_TIMEOUT_S
-}
+_TIMEOUTS_S = {collector.name: collector.timeout_s for collector in COLLECTORS} | {GENERATIONS: GENERATIONS_TIMEOUT_S}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,9 +64,7 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
             anchors = select_anchors(generations.facts, old.onset, old.suspect, old.reason)
             if (anchors.known_good, anchors.older_good) != (old.known_good, old.older_good):
                 session.anchors(anchors)
-                examined.context.append(
-                    f"known good is now {anchors.known_good or 'none'}, not {old.known_good}"
-                )
+                examined.context.append(f"known good is now {anchors.known_good or 'none'}, not {old.known_good}")
         session.exit_code = INTEGRITY if examined.differing else 0
     return _result(place, settings, incidents, examined, findings)
 
@@ -129,9 +127,7 @@ def _code(folder: Path, settings: RunSettings, generations: Generations) -> Iter
             yield f"{manifest.code_path}: is not the code that {facts.name} was written by"
 
 
-def _update(
-    examined: _Examined, dossier: Dossier, settings: RunSettings, generations: Generations, data: Data
-) -> None:
+def _update(examined: _Examined, dossier: Dossier, settings: RunSettings, generations: Generations, data: Data) -> None:
     """Rows of what stays in place, with the digests that were measured now."""
     measured = dict(data.shard_measured)
     for facts in generations.facts:

@@ -83,9 +83,7 @@ def _window(points: list[StepPoint], onset: int | None, sentences: dict[int, str
             at = next(number for number, point in enumerate(points) if point.step == onset)
             last = min(last, at + _ROWS_AFTER_ONSET)
         points = points[max(0, last - MAX_ROWS) : max(last, MAX_ROWS)]
-    return [
-        _with_alarm(point, sentences[point.step]) if point.step in sentences else point for point in points
-    ]
+    return [_with_alarm(point, sentences[point.step]) if point.step in sentences else point for point in points]
 
 
 def _with_alarm(point: StepPoint, sentence: str) -> StepPoint:

@@ -70,9 +70,7 @@ def run(
 def _answers(bench: Bench, repeats: int | None, last: int | None) -> list[Answer]:
     """One replay, and more only when it differs from production."""
     first = bench.setting.replay(last=last)
-    say(
-        f"replay: {first.num_steps} steps from {bench.setting.known_good} on {bench.site.num_processes} ranks"
-    )
+    say(f"replay: {first.num_steps} steps from {bench.setting.known_good} on {bench.site.num_processes} ranks")
     answers = [execute(bench.site, [first])[first.key]]
     wanted = repeats or (1 if first_look(bench.view, bench.setting, answers[0]) is None else NUM_REPLAYS)
     more = [replace(first, repeat=number) for number in range(1, wanted)]

@@ -61,10 +61,7 @@ def _spelled(value: float) -> str:
 def _table(result: QueryResult, rows: Sequence[Sequence[Cell]]) -> tuple[str, ...]:
     cells = [[_cell(value) for value in row] for row in (result.columns, *rows)]
     widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     count = f"({len(rows)} row{'' if len(rows) == 1 else 's'})"
     return (lines[0], "  ".join("─" * width for width in widths), *lines[1:], count)
 

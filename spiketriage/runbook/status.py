@@ -154,9 +154,7 @@ def _table(progress: Sequence[Progress]) -> list[str]:
     return [f"  {item.step:<7} {item.state:<8} {item.at}".rstrip() for item in progress]
 
 
-def _data(
-    run_folder: Path, folder: Path, dossier: Dossier, progress: Sequence[Progress]
-) -> dict[str, object]:
+def _data(run_folder: Path, folder: Path, dossier: Dossier, progress: Sequence[Progress]) -> dict[str, object]:
     verdict = dossier.verdict
     return {
         "run": str(run_folder),

@@ -25,9 +25,7 @@ def write_parquet(telemetry: Telemetry, path: Path) -> None:
         "rank": pa.array([record.rank for record in records], pa.int32()),
         "step": pa.array([record.step for record in records], pa.int64()),
         "attempt": pa.array([record.attempt for record in records], pa.int32()),
-        "production": pa.array(
-            [telemetry.at(record.rank, record.step) is record for record in records], pa.bool_()
-        ),
+        "production": pa.array([telemetry.at(record.rank, record.step) is record for record in records], pa.bool_()),
         "wall_time_s": pa.array([record.wall_time_s for record in records], pa.float64()),
         "num_nonfinite": pa.array([len(record.nonfinite) for record in records], pa.int32()),
     }

@@ -89,9 +89,7 @@ def _bag(evidence: Path) -> Examined:
     try:
         listed = _parse(manifest.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return Examined(
-            covered="evidence: none", problems=(f"{manifest}: missing, so the freeze did not finish",)
-        )
+        return Examined(covered="evidence: none", problems=(f"{manifest}: missing, so the freeze did not finish",))
     except (OSError, ValueError) as error:
         return Examined(covered="evidence: manifest unreadable", problems=(f"{manifest}: {error}",))
     problems = [problem for path, digest in listed.items() for problem in _file(evidence, path, digest)]

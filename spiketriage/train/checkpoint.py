@@ -128,9 +128,7 @@ def read_manifest(folder: Path) -> Manifest:
         mark = (folder / wire.COMPLETE_NAME).read_text(encoding="ascii").strip()
         manifest = wire.from_json(json.loads(data))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptFileError(
-            folder, "generation", expected="MANIFEST.json and COMPLETE", seen=error
-        ) from error
+        raise CorruptFileError(folder, "generation", expected="MANIFEST.json and COMPLETE", seen=error) from error
     if mark != digests.of_bytes(data):
         raise CorruptFileError(folder, "COMPLETE", expected=digests.of_bytes(data), seen=mark)
     return manifest
@@ -169,9 +167,7 @@ def newest_complete(checkpoints: Path) -> Path | None:
 
 
 def _write_rank(folder: Path, rank: int, state: RankState) -> list[FileEntry]:
-    params, optimizer, rest = (
-        name(rank) for name in (wire.params_file, wire.optimizer_file, wire.state_file)
-    )
+    params, optimizer, rest = (name(rank) for name in (wire.params_file, wire.optimizer_file, wire.state_file))
     save_file({key: value.contiguous() for key, value in state.params.items()}, folder / params)
     save_file({key: value.contiguous() for key, value in state.optimizer.items()}, folder / optimizer)
     text = {

@@ -91,9 +91,7 @@ class Recorder:
             "started_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "identity": asdict(identity),
         }
-        self._append(
-            telemetry.MAGIC + telemetry.encode_frame(telemetry.HEADER, telemetry.encode_json(header))
-        )
+        self._append(telemetry.MAGIC + telemetry.encode_frame(telemetry.HEADER, telemetry.encode_json(header)))
 
     def __enter__(self) -> Recorder:
         return self

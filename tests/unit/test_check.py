@@ -69,9 +69,7 @@ def test_without_a_spike_the_first_anomaly_becomes_the_suspect_and_a_second_chec
     first = checked(run)
     kept = anchors(run)
     # doc-3 is used at the first step from 100 on where (3 * step + 4 * rank + 0 or 1) % 8 is 3
-    expected = next(
-        s for s in range(100, 121) if any((3 * s + 4 * r + i) % 8 == 3 for r in (0, 1) for i in (0, 1))
-    )
+    expected = next(s for s in range(100, 121) if any((3 * s + 4 * r + i) % 8 == 3 for r in (0, 1) for i in (0, 1)))
     assert (kept.onset, kept.suspect) == (expected, expected)
     again = checked(run)
     assert (again.lines, again.data) == (first.lines, first.data)
@@ -81,11 +79,7 @@ def test_without_a_spike_the_first_anomaly_becomes_the_suspect_and_a_second_chec
 
 def test_the_worst_lines_come_first(tmp_path):
     result = checked(frozen(tmp_path, nan_at=100))
-    words = [
-        line[:13].strip()
-        for line in result.lines
-        if line[:13].strip() in check.ORDER or "context" in line[:13]
-    ]
+    words = [line[:13].strip() for line in result.lines if line[:13].strip() in check.ORDER or "context" in line[:13]]
     assert words[0] == "nonfinite"
     ranks = [{"nonfinite": 0, "differs": 1, "context": 2, "not testable": 3}[word] for word in words]
     assert ranks == sorted(ranks)

@@ -39,9 +39,7 @@ def test_the_schedule_is_the_one_that_torch_computes():
         "total_steps": 300,
     }
     for step in range(1, 300):
-        assert lr_schedule.scheduled_lr(schedule, step) == pytest.approx(both.get_last_lr()[0], rel=1e-9), (
-            step
-        )
+        assert lr_schedule.scheduled_lr(schedule, step) == pytest.approx(both.get_last_lr()[0], rel=1e-9), step
         optimizer.step()
         both.step()
 

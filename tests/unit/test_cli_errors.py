@@ -97,8 +97,7 @@ def test_a_bug_keeps_its_traceback_in_a_file(tmp_path: Path) -> None:
     assert (code, out) == (70, "")
     (kept,) = tmp_path.glob("spiketriage-traceback-*.txt")
     assert err == (
-        "this is a bug in spiketriage: ZeroDivisionError: division by zero\n"
-        f"the traceback is kept in {kept}\n"
+        f"this is a bug in spiketriage: ZeroDivisionError: division by zero\nthe traceback is kept in {kept}\n"
     )
     story = kept.read_text(encoding="utf-8")
     assert "spiketriage check\n" in story
@@ -210,9 +209,7 @@ def test_colour_on_a_terminal_only_and_never_with_no_color() -> None:
         (["status"], 2, "holds spiketriage.toml\n\nhint: spiketriage status RUN"),
     ],
 )
-def test_a_wrong_command_line_says_what_to_type(
-    tmp_path: Path, words: list[str], code: int, said: str
-) -> None:
+def test_a_wrong_command_line_says_what_to_type(tmp_path: Path, words: list[str], code: int, said: str) -> None:
     done = call(*words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr

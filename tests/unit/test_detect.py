@@ -32,9 +32,7 @@ def test_a_healthy_run_with_a_steep_start_raises_no_alarm(seed):
     assert scan(trace(seed=seed)) == ()
 
 
-@pytest.mark.parametrize(
-    ("signal", "factor"), [("loss", 2.0), ("loss", 0.5), ("grad_norm", 8.0), ("grad_norm", 0.1)]
-)
+@pytest.mark.parametrize(("signal", "factor"), [("loss", 2.0), ("loss", 0.5), ("grad_norm", 8.0), ("grad_norm", 0.1)])
 def test_one_value_far_out_on_either_side_is_found_at_its_step(signal, factor):
     alarms = scan(trace(**{signal: {231: factor}}))
     assert [(alarm.step, alarm.signal) for alarm in alarms] == [(231, signal)]
@@ -93,9 +91,7 @@ def test_short_and_empty_traces_are_quiet():
 def test_alarms_depend_only_on_the_past(seed, step):
     whole = scan(trace(seed=seed, loss={step: 2.5}))
     one = trace(seed=seed, loss={step: 2.5})
-    cut = Trace(
-        **{name: getattr(one, name)[:step] for name in ("steps", "loss", "grad_norm", "update_norm", "lr")}
-    )
+    cut = Trace(**{name: getattr(one, name)[:step] for name in ("steps", "loss", "grad_norm", "update_norm", "lr")})
     assert [a for a in whole if a.step == step and "stays" not in a.sentence] == [
         a for a in scan(cut) if a.step == step
     ]

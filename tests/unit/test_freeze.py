@@ -396,9 +396,7 @@ def test_a_collector_that_hangs_costs_only_itself(tmp_path):
     run = write_run(tmp_path / "run")
     before = children_of_this_process()
     gathered = []
-    thread = threading.Thread(
-        target=lambda: gathered.append(gather(run, tmp_path / "payload", COPIERS, timeout_s=3.0))
-    )
+    thread = threading.Thread(target=lambda: gathered.append(gather(run, tmp_path / "payload", COPIERS, timeout_s=3.0)))
     thread.start()
     (child,) = wait_for(lambda: children_of_this_process() - before)
     os.kill(child, signal.SIGSTOP)  # what a dead network mount looks like from outside

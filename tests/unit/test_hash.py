@@ -208,9 +208,7 @@ def test_evidence_that_was_edited_is_found(tmp_path):
     flip_byte(incident(run).folder / "evidence" / "data" / "telemetry" / "rank-00000.attempt-000.seg", 200)
     result = hashed(run)
     assert result.exit_code == 4
-    assert any(
-        line.startswith("evidence: ") and "rank-00000.attempt-000.seg" in line for line in result.lines
-    )
+    assert any(line.startswith("evidence: ") and "rank-00000.attempt-000.seg" in line for line in result.lines)
     assert verify.run(run, incidents=None, incident=None, argv=["spiketriage", "verify"]).exit_code == 4
 
 

@@ -90,9 +90,7 @@ def test_kill_at_random_moments_of_a_loop_of_sessions(child: Child, incident: In
     moments = random.Random(3)
     for _ in range(20):
         count = int(incident.dossier().facts.get("count", "-1")) // 2 + 1
-        answer = child.ask(
-            do="loop", incident=str(incident.folder), after_s=moments.uniform(0, 0.15), count=count
-        )
+        answer = child.ask(do="loop", incident=str(incident.folder), after_s=moments.uniform(0, 0.15), count=count)
         assert answer["killed"]
         check_whole(incident, answer["said"])
     work_on(incident)

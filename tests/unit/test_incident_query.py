@@ -62,9 +62,7 @@ def test_a_nonfinite_number_does_not_spoil_an_aggregate(incident: Incident) -> N
 
 def test_the_views_say_what_a_colleague_asks(incident: Incident) -> None:
     assert query(incident, "SELECT name, magnitude FROM latest_findings").rows == (("lr", 2.0), ("ids", None))
-    summary = (
-        "SELECT purpose, num_trials, num_done, num_failed, num_steps_executed, wall_s FROM trial_summary"
-    )
+    summary = "SELECT purpose, num_trials, num_done, num_failed, num_steps_executed, wall_s FROM trial_summary"
     assert query(incident, summary).rows == (("control", 4, 3, 1, 8, 6.0),)
     timeline = "SELECT number, argv, outcome, num_findings, num_trials, verdict FROM timeline"
     assert query(incident, timeline).rows == ((1, "spiketriage check", "done", 3, 5, None),)

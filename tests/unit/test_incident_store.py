@@ -307,8 +307,6 @@ def test_a_damaged_database_is_an_evidence_error(tmp_path: Path, damage: str) ->
     if damage == "missing":
         database.unlink()
     else:
-        database.write_bytes(
-            {"garbage": b"x" * 9000, "truncated": whole[: len(whole) // 3], "empty": b""}[damage]
-        )
+        database.write_bytes({"garbage": b"x" * 9000, "truncated": whole[: len(whole) // 3], "empty": b""}[damage])
     with pytest.raises(EvidenceError, match=r"incident\.duckdb"):
         incident.dossier()

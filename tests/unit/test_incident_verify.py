@@ -66,9 +66,7 @@ def incident(tmp_path: Path) -> Incident:
                     )
                     for i, kept in ((0, "referenced"), (1, "pinned"))
                 )
-                session.anchors(
-                    Anchors(onset=1, suspect=1, reason="", known_good=None, older_good=None, refused={})
-                )
+                session.anchors(Anchors(onset=1, suspect=1, reason="", known_good=None, older_good=None, refused={}))
                 session.steps(
                     StepPoint(attempt=0, step=i, loss=1.0, grad_norm=1.0, update_norm=1.0, lr=1.0, alarm="")
                     for i in (1, 2, 3)
@@ -123,9 +121,7 @@ def broken(incident: Incident, *, deep: bool = False) -> list[str]:
     result = verified(incident, deep=deep)
     problems: list[str] = result.data["problems"]
     assert result.exit_code == (4 if problems else 0)
-    assert [line for line in result.lines if line.startswith("broken")] == [
-        f"broken  {text}" for text in problems
-    ]
+    assert [line for line in result.lines if line.startswith("broken")] == [f"broken  {text}" for text in problems]
     return problems
 
 

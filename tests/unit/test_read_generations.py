@@ -41,9 +41,7 @@ HOSTILE = {
     "not UTF-8": layout(b"\xff\xfe{}"),
     "not an object": layout([1]),
     "deep nesting": layout(b"[" * 100_000),
-    "duplicate key": layout(
-        b'{"a":%b,"a":%b}' % (json.dumps(A).encode(), json.dumps(A).encode()), b"\0" * 32
-    ),
+    "duplicate key": layout(b'{"a":%b,"a":%b}' % (json.dumps(A).encode(), json.dumps(A).encode()), b"\0" * 32),
     "hole at the start": layout({"a": entry("F32", [8], 4, 36), "b": entry("BF16", [2], 36, 40)}),
     "overlap": layout({"a": A, "b": entry("BF16", [4], 24, 32)}, b"\0" * 32),
     "reversed": layout({"a": entry("F32", [8], 32, 0), "b": B}),
@@ -72,9 +70,7 @@ def test_a_hostile_safetensors_file_is_refused_with_its_name(tmp_path, name):
 def test_finiteness_is_exact_at_the_borders(tmp_path, dtype, special):
     width, mantissa = {"F64": (64, 52), "F32": (32, 23), "F16": (16, 10), "BF16": (16, 7)}[dtype]
     infinity = (1 << (width - 1)) - (1 << mantissa)
-    word = {"nan": infinity + 1, "inf": infinity, "largest": infinity - 1, "0": 0, "subnormal": 1}[
-        special.strip("-")
-    ]
+    word = {"nan": infinity + 1, "inf": infinity, "largest": infinity - 1, "0": 0, "subnormal": 1}[special.strip("-")]
     word |= (1 << (width - 1)) if special.startswith("-") else 0
     words = np.full(9, (1 << (width - 1)) | 0x10, dtype=f"<u{width // 8}")  # small negative numbers
     words[5] = word
@@ -83,19 +79,13 @@ def test_finiteness_is_exact_at_the_borders(tmp_path, dtype, special):
     # The byte in front puts the tensor on an odd offset.
     header = {"odd": entry("U8", [1], 0, 1), "w": entry(dtype, [9], 1, 1 + size)}
     path.write_bytes(layout(header, b"\xff" + words.tobytes()))
-    assert safetensors_file.measure(path).nonfinite == (
-        ("w",) if special.strip("-") in ("nan", "inf") else ()
-    )
+    assert safetensors_file.measure(path).nonfinite == (("w",) if special.strip("-") in ("nan", "inf") else ())
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    at=st.integers(0, 700_000), value=st.sampled_from([np.nan, np.inf, -np.inf, 3e38]), pad=st.integers(0, 3)
-)
+@given(at=st.integers(0, 700_000), value=st.sampled_from([np.nan, np.inf, -np.inf, 3e38]), pad=st.integers(0, 3))
 def test_a_nonfinite_element_is_found_wherever_chunks_are_cut(tmp_path_factory, at, value, pad):
-    tensor = np.ones(
-        700_001, dtype="<f4"
-    )  # 2.8 MB: three read buffers, whose borders cut elements when pad is odd
+    tensor = np.ones(700_001, dtype="<f4")  # 2.8 MB: three read buffers, whose borders cut elements when pad is odd
     tensor[at] = value
     path = tmp_path_factory.getbasetemp() / "large.safetensors"
     header = {"pad": entry("U8", [pad], 0, pad), "w": entry("F32", [700_001], pad, pad + tensor.nbytes)}
@@ -109,9 +99,7 @@ def test_tensor_digests_are_those_of_the_tensors_own_bytes(tmp_path):
     tensors = {"b": np.arange(6, dtype="<f4"), "a": np.zeros((2, 0)), "c": np.arange(3, dtype="<i8")}
     path = tmp_path / "x.safetensors"
     path.write_bytes(save(tensors))
-    assert safetensors_file.tensor_digests(path) == {
-        k: digests.of_bytes(v.tobytes()) for k, v in tensors.items()
-    }
+    assert safetensors_file.tensor_digests(path) == {k: digests.of_bytes(v.tobytes()) for k, v in tensors.items()}
 
 
 @pytest.fixture(scope="module")
@@ -202,9 +190,7 @@ def test_a_nan_is_named_by_file_and_tensor_though_digests_agree(tmp_path):
     run = write_run(tmp_path / "run", nan_tensor="step-000080")
     facts = read_generations(run / "checkpoints", verify=True)
     assert facts[1].problems == ()
-    assert facts[1].nonfinite == tuple(
-        f"params.rank-0000{rank}.safetensors: block.0.weight" for rank in (0, 1)
-    )
+    assert facts[1].nonfinite == tuple(f"params.rank-0000{rank}.safetensors: block.0.weight" for rank in (0, 1))
 
 
 def test_ranks_that_disagree_are_named_with_the_tensor(tmp_path):
@@ -251,9 +237,7 @@ def test_a_manifest_that_is_not_json_is_a_problem(generation, text):
 def test_a_lying_world_size_is_a_problem_and_costs_nothing(generation):
     value = json.loads((generation / "MANIFEST.json").read_text()) | {"world_size": 10**12}
     (generation / "MANIFEST.json").write_text(json.dumps(value))
-    assert any(
-        "1000000000000 ranks" in problem for problem in read_generation(generation, verify=False).problems
-    )
+    assert any("1000000000000 ranks" in problem for problem in read_generation(generation, verify=False).problems)
 
 
 def test_a_renamed_generation_is_a_problem(generation):

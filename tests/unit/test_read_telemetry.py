@@ -17,9 +17,7 @@ from spiketriage.records import Document, Link
 from spiketriage.wire import telemetry as wire
 
 DOCUMENTS = {
-    f"doc-{n}": Document(
-        id=f"doc-{n}", shard="s", offset_bytes=n, length_bytes=1, source="x", digest=f"{n:032x}"
-    )
+    f"doc-{n}": Document(id=f"doc-{n}", shard="s", offset_bytes=n, length_bytes=1, source="x", digest=f"{n:032x}")
     for n in range(8)
 }
 WHOLE = segment_bytes(0, 1, range(81, 84), DOCUMENTS, Plants(), None)

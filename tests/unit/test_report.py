@@ -103,9 +103,7 @@ def test_commands_that_only_look_change_nothing():
 
 
 def test_the_chain_head_is_the_last_row_that_is_told():
-    rows = journal(
-        "spiketriage freeze /r", "spiketriage check /r", "spiketriage report /r", "spiketriage status"
-    )
+    rows = journal("spiketriage freeze /r", "spiketriage check /r", "spiketriage report /r", "spiketriage status")
     assert commands.chain_head(rows) == rows[1].digest
     assert rows[1].digest in files(replace(audit(), journal=rows))["report.html"].decode()
 
@@ -145,10 +143,7 @@ def test_each_newer_generation_is_refused_with_its_reason():
         *(("step-000240", "refused"), ("step-000220", "refused"), ("step-000200", "refused")),
         *(("step-000180", "known good"), ("step-000160", "older good")),
     ]
-    assert (
-        section.tables[0].rows[2].cells[2]
-        == "optimizer.rank-00001.safetensors: digest differs from MANIFEST.json"
-    )
+    assert section.tables[0].rows[2].cells[2] == "optimizer.rank-00001.safetensors: digest differs from MANIFEST.json"
 
 
 def test_a_trial_shows_only_the_factors_that_differ_from_production():

@@ -101,9 +101,7 @@ def poisoned(text: str) -> Dossier:
         ),
         trials=tuple(replace(t, purpose=text, summary=text, factors={text: text}) for t in base.trials),
         steps=tuple(replace(p, alarm=text if p.alarm else "") for p in base.steps),
-        verdict=replace(
-            base.verdict, cause=text, explanation=text, repair=text, not_tested=(text,), causes=(cause,)
-        ),
+        verdict=replace(base.verdict, cause=text, explanation=text, repair=text, not_tested=(text,), causes=(cause,)),
         journal=tuple(replace(row, argv=f"spiketriage freeze {text}", outcome=text) for row in base.journal),
     )
 
@@ -143,9 +141,7 @@ def _explained(text: str):
 def test_no_resource_is_named_and_the_policy_forbids_every_network():
     for dossier in (spike(), audit(), empty()):
         html = write.render(replace(dossier), build.build(dossier))["report.html"].decode()
-        assert not re.search(
-            r"""(?:src|href|url|import|xmlns)\s*[=(:]?\s*["']?\s*(?:https?:)?//""", html, re.I
-        )
+        assert not re.search(r"""(?:src|href|url|import|xmlns)\s*[=(:]?\s*["']?\s*(?:https?:)?//""", html, re.I)
         policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html).group(1).replace("&#39;", "'")
         style = re.search(r"<style>(.*?)</style>", html, re.S).group(1)
         digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()

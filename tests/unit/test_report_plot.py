@@ -47,8 +47,7 @@ def figures(dossier) -> dict[str, Figure]:
 def test_each_mark_stands_at_its_step():
     for figure in figures(spike()).values():
         marked = {
-            kind: float(elements(figure, "line", kind)[0].get("x1"))
-            for kind in ("suspect", "onset", "good", "restart")
+            kind: float(elements(figure, "line", kind)[0].get("x1")) for kind in ("suspect", "onset", "good", "restart")
         }
         steps = {"suspect": 203, "onset": 201, "good": 180, "restart": 121}
         assert marked == pytest.approx({kind: step_x(figure, step) for kind, step in steps.items()}, abs=0.02)
@@ -58,9 +57,7 @@ def test_the_ring_stands_on_the_value_of_the_suspect_step():
     figure = figures(spike())["loss"]
     (ring,) = elements(figure, "circle", "peak")
     assert float(ring.get("cx")) == pytest.approx(step_x(figure, 203), abs=0.02)
-    assert float(ring.get("cy")) == pytest.approx(
-        min(ys(figure)), abs=0.02
-    )  # 9.417 is the highest loss of all
+    assert float(ring.get("cy")) == pytest.approx(min(ys(figure)), abs=0.02)  # 9.417 is the highest loss of all
 
 
 def test_a_nan_loss_is_a_mark_on_the_rail_and_not_only_a_gap():
@@ -114,9 +111,7 @@ def test_a_long_run_has_a_second_look_around_the_suspect_step():
         base, steps=tuple(points(1, 2000, attempt=0)), anchors=replace(base.anchors, suspect=1500, onset=1500)
     )
     zoom = figures(long)["loss-zoom"]
-    assert float(elements(zoom, "line", "suspect")[0].get("x1")) == pytest.approx(
-        step_x(zoom, 1500), abs=0.02
-    )
+    assert float(elements(zoom, "line", "suspect")[0].get("x1")) == pytest.approx(step_x(zoom, 1500), abs=0.02)
     assert set(figures(spike())) == {"loss", "grad-norm"}
 
 

@@ -62,9 +62,7 @@ def test_commands_output_exit_code_and_next_are_read() -> None:
         ("echo one >&2", ("one",), 0),  # talk is not the result
     ],
 )
-def test_a_page_that_lies_is_found(
-    command: str, expected: tuple[str, ...], exit_code: int, tmp_path: Path
-) -> None:
+def test_a_page_that_lies_is_found(command: str, expected: tuple[str, ...], exit_code: int, tmp_path: Path) -> None:
     example = Example(command=command, expected=expected, exit_code=exit_code)
     assert not matches(example, execute(example, tmp_path, os.environ))
 

@@ -15,9 +15,7 @@ from spiketriage.incident import store
 from spiketriage.records import Anchors, Finding, Verdict, Where
 from spiketriage.runbook import status
 
-ANCHORS = Anchors(
-    onset=100, suspect=100, reason="loss", known_good="step-000080", older_good="step-000040", refused={}
-)
+ANCHORS = Anchors(onset=100, suspect=100, reason="loss", known_good="step-000080", older_good="step-000040", refused={})
 AT = datetime(2026, 11, 29, 3, 12, tzinfo=UTC)
 
 
@@ -103,14 +101,11 @@ def test_an_undecided_verdict_asks_for_its_experiment(tmp_path: Path, incident: 
     did(incident, "freeze", str(run))
     did(incident, "bisect", str(run), exit_code=5, verdict=verdict("undetermined", None, "skip"))
     assert (
-        following(run, incident.id[:12])
-        == f"spiketriage branch {run} --experiment skip --incident {incident.id[:12]}"
+        following(run, incident.id[:12]) == f"spiketriage branch {run} --experiment skip --incident {incident.id[:12]}"
     )
 
 
-def test_what_speaks_against_the_run_and_the_verdict_are_shown(
-    tmp_path: Path, incident: store.Incident
-) -> None:
+def test_what_speaks_against_the_run_and_the_verdict_are_shown(tmp_path: Path, incident: store.Incident) -> None:
     run = tmp_path / "run"
     did(incident, "freeze", str(run))
     with incident.session(["spiketriage", "check"]) as session:

@@ -57,9 +57,7 @@ def _compare(view: View, part: _Part) -> Finding:
             return _differs(part, item, manifest)
     if not num_compared:
         return untestable(part.name, f"no manifest states the digest of its {part.noun}", judged=part.judged)
-    return agrees(
-        part.name, f"every attempt runs the {part.noun} of the generation it continues", judged=part.judged
-    )
+    return agrees(part.name, f"every attempt runs the {part.noun} of the generation it continues", judged=part.judged)
 
 
 def _differs(part: _Part, item: AttemptIdentity, manifest: Manifest) -> Finding:
@@ -71,9 +69,7 @@ def _differs(part: _Part, item: AttemptIdentity, manifest: Manifest) -> Finding:
         outcome="differs",
         summary=f"the {part.noun} changed where attempt {item.attempt} begins {begin}: it is not that of "
         f"{manifest.generation}{paths}{context}",
-        where=Where(
-            step=item.first_step, rank=None, path=item.identity.code_path if part is CODE_PART else None
-        ),
+        where=Where(step=item.first_step, rank=None, path=item.identity.code_path if part is CODE_PART else None),
         expected=part.of_manifest(manifest),
         seen=part.of_identity(item.identity),
         judged=part.judged,

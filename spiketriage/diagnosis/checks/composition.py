@@ -40,13 +40,9 @@ def run(view: View) -> tuple[Finding, ...]:
     mixes = {step: _mix(records, index) for step, records in view.history().items()}
     mixes = {step: mix for step, mix in mixes.items() if mix.num_documents}
     if suspect not in mixes:
-        return (
-            untestable(NAME, "the suspect step recorded no document of the index", where=Where(step=suspect)),
-        )
+        return (untestable(NAME, "the suspect step recorded no document of the index", where=Where(step=suspect)),)
     before = {step: mix for step, mix in mixes.items() if step < suspect}
-    others = (
-        before if len(before) >= MIN_STEPS else {step: mix for step, mix in mixes.items() if step != suspect}
-    )
+    others = before if len(before) >= MIN_STEPS else {step: mix for step, mix in mixes.items() if step != suspect}
     if len(others) < MIN_STEPS:
         reason = f"only {counted(len(others), 'other step')} to compare with"
         return (untestable(NAME, reason, where=Where(step=suspect)),)
@@ -55,9 +51,7 @@ def run(view: View) -> tuple[Finding, ...]:
 
 
 def _mix(records: Mapping[int, StepRecord], index: DataIndex) -> _Mix:
-    documents = [
-        index.documents[n] for r in records.values() for n in documents_of(r) if n in index.documents
-    ]
+    documents = [index.documents[n] for r in records.values() for n in documents_of(r) if n in index.documents]
     num_bytes: Counter[str] = Counter()
     for document in documents:
         num_bytes[document.source] += document.length_bytes
@@ -80,8 +74,7 @@ def _compare(suspect: int, mix: _Mix, others: Mapping[int, _Mix], after: Mapping
     return Finding(
         name=NAME,
         outcome="differs",
-        summary=f"step {suspect}: {share:.0%} of its bytes come from source {source}, "
-        f"usually {share_usual:.1%}{stays}",
+        summary=f"step {suspect}: {share:.0%} of its bytes come from source {source}, usually {share_usual:.1%}{stays}",
         where=Where(step=suspect, stage="ids", key=source),
         expected=f"{source} {share_usual:.4f} of bytes, deviance at most {limit:.1f}",
         seen=f"{source} {share:.4f} of bytes, deviance {seen:.1f}",

@@ -43,19 +43,13 @@ def run(view: View) -> tuple[Finding, ...]:
     ]
     if foreign:
         return (_differs(foreign, index),)
-    return (
-        agrees(
-            NAME, f"{counted(documents, 'document')} were consumed with the bytes that the index promises"
-        ),
-    )
+    return (agrees(NAME, f"{counted(documents, 'document')} were consumed with the bytes that the index promises"),)
 
 
 def _foreign(content: Mapping[str, str], index: DataIndex) -> tuple[str, ...]:
     """Documents whose digest as consumed is not the index's; unknown documents are for the check of ids."""
     return tuple(
-        name
-        for name, seen in content.items()
-        if name in index.documents and index.documents[name].digest != seen
+        name for name, seen in content.items() if name in index.documents and index.documents[name].digest != seen
     )
 
 

@@ -121,9 +121,7 @@ def _judge(suspect: int, chosen: Mapping[int, tuple[Document, ...]], index: Data
     if not num_judged:
         return untestable(NAME, f"nothing of step {suspect} could be judged{told}", where=Where(step=suspect))
     judged = counted(num_judged, "group")
-    return agrees(
-        NAME, f"step {suspect}: documents look like their sources in all {judged} by rank and source{told}"
-    )
+    return agrees(NAME, f"step {suspect}: documents look like their sources in all {judged} by rank and source{told}")
 
 
 def _few(source: str, texts: tuple[bytes, ...]) -> str:
@@ -158,9 +156,7 @@ def _groups(
 
 def _others(index: DataIndex, source: str, used: set[str]) -> tuple[bytes, ...]:
     """Other documents of a source, drawn with a fixed seed: an incident always gives the same finding."""
-    names = sorted(
-        n for n, document in index.documents.items() if document.source == source and n not in used
-    )
+    names = sorted(n for n, document in index.documents.items() if document.source == source and n not in used)
     drawn = random.Random(source).sample(names, min(len(names), MAX_DOCUMENTS))
     return tuple(read_document(index, index.documents[name]) for name in drawn)
 
@@ -262,7 +258,5 @@ def _worst(group: _Group) -> str:
         rest = _counts(b"".join(part.others))
         expected = (rest + 0.5) / (rest.sum() + 128)
         for document, text in zip(part.documents, part.texts, strict=True):
-            far[document.id] = (
-                -float(np.log2(expected[np.frombuffer(text, dtype=np.uint8)]).mean()) if text else 0.0
-            )
+            far[document.id] = -float(np.log2(expected[np.frombuffer(text, dtype=np.uint8)]).mean()) if text else 0.0
     return max(far, key=lambda name: far[name])

@@ -46,8 +46,6 @@ def _nonfinite(step: int, records: Mapping[int, StepRecord], num_steps: int) -> 
 def _first_link(records: Mapping[int, StepRecord]) -> Link:
     """The earliest stage over all ranks; within it the order in which the lowest rank listed its links."""
     listed = [
-        (position(link.stage), rank, at, link)
-        for rank, r in records.items()
-        for at, link in enumerate(r.nonfinite)
+        (position(link.stage), rank, at, link) for rank, r in records.items() for at, link in enumerate(r.nonfinite)
     ]
     return min(listed)[3]

@@ -60,11 +60,7 @@ def run(view: View) -> tuple[Finding, ...]:
     if tally.repetitions:
         return (_repeated(tally.repetitions),)
     scope = "each in the index, " if view.index else "(no index to look them up in) "
-    return (
-        agrees(
-            NAME, f"{counted(len(uses), 'document')} used, {scope}none twice before its source was used up"
-        ),
-    )
+    return (agrees(NAME, f"{counted(len(uses), 'document')} used, {scope}none twice before its source was used up"),)
 
 
 def _uses(history: History) -> list[_Use]:

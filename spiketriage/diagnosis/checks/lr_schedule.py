@@ -58,15 +58,9 @@ def run(view: View) -> tuple[Finding, ...]:
         return (_differs(wrong),)
     if applied:
         steps = counted(len({item.step for item in applied}), "step")
-        return (
-            agrees(
-                NAME, f"the learning rate of {steps} is that of the {applied[0].schedule['kind']} schedule"
-            ),
-        )
+        return (agrees(NAME, f"the learning rate of {steps} is that of the {applied[0].schedule['kind']} schedule"),)
     kinds = {str(schedule.get("kind")) for schedule in schedules.values()}
-    reason = (
-        f"schedule of unknown kind {', '.join(sorted(kinds))}" if kinds else "no manifest states a schedule"
-    )
+    reason = f"schedule of unknown kind {', '.join(sorted(kinds))}" if kinds else "no manifest states a schedule"
     known = any(scheduled_lr(schedule, 1) is not None for schedule in schedules.values())
     return (untestable(NAME, "no step recorded its learning rate" if known else reason),)
 
@@ -77,11 +71,7 @@ def _number(schedule: Mapping[str, Any], name: str) -> float:
 
 def _schedules(view: View) -> dict[int, Mapping[str, Any]]:
     references = {attempt: view.reference(attempt) for attempt in view.telemetry.attempts}
-    return {
-        attempt: manifest.schedule
-        for attempt, manifest in references.items()
-        if manifest and manifest.schedule
-    }
+    return {attempt: manifest.schedule for attempt, manifest in references.items() if manifest and manifest.schedule}
 
 
 def _applied(view: View, schedules: Mapping[int, Mapping[str, Any]]) -> list[_Applied]:

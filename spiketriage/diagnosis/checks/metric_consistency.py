@@ -50,9 +50,7 @@ def run(view: View) -> tuple[Finding, ...]:
         first = odd[0]
         reason = f"{first.metric} is {first.value} at step {first.step}, and no record shows what followed"
         return (untestable(NAME, reason, where=Where(step=first.step, key=first.metric, rank=first.rank)),)
-    if not any(
-        name in r.metrics for records in history.values() for r in records.values() for name in WATCHED
-    ):
+    if not any(name in r.metrics for records in history.values() for r in records.values() for name in WATCHED):
         return (untestable(NAME, "no step recorded a loss or a norm"),)
     return (agrees(NAME, "every nonfinite metric, if any, goes with a nonfinite link of the chain"),)
 
@@ -82,9 +80,7 @@ def _differs(found: list[_Artefact]) -> Finding:
         summary=f"step {first.step}: {first.metric} reads {first.value} on rank {first.rank}, but every "
         f"link of that step and of the next one is finite: the number is wrong, not the run "
         f"({counted(steps, 'step')})",
-        where=Where(
-            step=first.step, stage=STAGE_OF.get(first.metric, "loss"), key=first.metric, rank=first.rank
-        ),
+        where=Where(step=first.step, stage=STAGE_OF.get(first.metric, "loss"), key=first.metric, rank=first.rank),
         expected="finite, as the chain is",
         seen=f"{first.value}",
         magnitude=float(steps),

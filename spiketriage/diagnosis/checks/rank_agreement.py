@@ -55,17 +55,11 @@ def run(view: View) -> tuple[Finding, ...]:
 
 def _stages(view: View, history: History) -> tuple[Finding, ...]:
     first = _first_difference(history)
-    note = (
-        f" ({ranks_text(view.telemetry.missing_ranks)} left no telemetry)"
-        if view.telemetry.missing_ranks
-        else ""
-    )
+    note = f" ({ranks_text(view.telemetry.missing_ranks)} left no telemetry)" if view.telemetry.missing_ranks else ""
     return tuple(_stage(view, history, name, stage, first, note) for name, stage in STAGE_OF.items())
 
 
-def _stage(
-    view: View, history: History, name: str, stage: str, first: _Difference | None, note: str
-) -> Finding:
+def _stage(view: View, history: History, name: str, stage: str, first: _Difference | None, note: str) -> Finding:
     until = first.step if first else None
     num_steps = _num_compared(history, stage, until)
     if first and first.stage == stage:
@@ -75,9 +69,7 @@ def _stage(
         return untestable(name, reason, where=Where(step=first.step, stage=stage))
     if not num_steps:
         return untestable(name, f"no step recorded digests of {stage} on two ranks")
-    scope = (
-        f"up to and including step {until}" if until is not None else f"at all {counted(num_steps, 'step')}"
-    )
+    scope = f"up to and including step {until}" if until is not None else f"at all {counted(num_steps, 'step')}"
     return agrees(name, f"{stage} is equal on all ranks {scope}{note}")
 
 
@@ -97,14 +89,8 @@ def _num_compared(history: History, stage: str, until: int | None) -> int:
 def _differs(view: View, name: str, found: _Difference, note: str) -> Finding:
     key = found.keys[0]
     odd = _odd_rank(view, found)
-    who = (
-        f"rank {odd} stands apart"
-        if odd is not None
-        else "which rank is wrong cannot be told from the ranks alone"
-    )
-    digests = {
-        rank: stage_digests(record, found.stage).get(key, b"") for rank, record in found.records.items()
-    }
+    who = f"rank {odd} stands apart" if odd is not None else "which rank is wrong cannot be told from the ranks alone"
+    digests = {rank: stage_digests(record, found.stage).get(key, b"") for rank, record in found.records.items()}
     usual = Counter(value for rank, value in digests.items() if rank != odd).most_common(1)
     seen = {rank: value for rank, value in digests.items() if odd is None or rank == odd}
     return Finding(
@@ -140,9 +126,7 @@ def _lost_memory(view: View, found: _Difference, rank: int) -> bool:
 
 
 def _outvoted(found: _Difference) -> int | None:
-    digests = {
-        rank: stage_digests(record, found.stage).get(found.keys[0]) for rank, record in found.records.items()
-    }
+    digests = {rank: stage_digests(record, found.stage).get(found.keys[0]) for rank, record in found.records.items()}
     votes = Counter(digests.values())
     alone = [rank for rank, value in digests.items() if votes[value] == 1]
     return alone[0] if len(alone) == 1 and len(digests) > 2 else None
@@ -156,9 +140,7 @@ def _counters(view: View, history: History) -> Finding:
     if found is not None:
         return found
     names = ranks_text(view.telemetry.ranks)
-    return agrees(
-        COUNTERS, f"{names} took the same steps, from the same generation, with the same token count"
-    )
+    return agrees(COUNTERS, f"{names} took the same steps, from the same generation, with the same token count")
 
 
 def _different_load(view: View) -> Finding | None:
@@ -170,9 +152,7 @@ def _different_load(view: View) -> Finding | None:
             names = [f"rank {rank} {name} (step {step})" for rank, (name, step) in sorted(loaded.items())]
             step = min(step for _, step in loaded.values()) + 1
             summary = f"attempt {attempt}: the ranks loaded different generations: {', '.join(names)}"
-            return _counter_finding(
-                summary, Where(step=step, stage="restored"), "one generation", ", ".join(names)
-            )
+            return _counter_finding(summary, Where(step=step, stage="restored"), "one generation", ", ".join(names))
     return None
 
 
@@ -183,9 +163,7 @@ def _different_steps(view: View, history: History) -> Finding | None:
     for step, records in history.items():
         lacking = [rank for rank in view.telemetry.ranks if rank not in records and rank not in torn]
         if lacking and step != last:
-            summary = (
-                f"step {step} was recorded by {ranks_text(sorted(records))} but not by {ranks_text(lacking)}"
-            )
+            summary = f"step {step} was recorded by {ranks_text(sorted(records))} but not by {ranks_text(lacking)}"
             return _counter_finding(
                 summary,
                 Where(step=step, rank=lacking[0]),
@@ -197,9 +175,7 @@ def _different_steps(view: View, history: History) -> Finding | None:
 
 def _different_tokens(history: History) -> Finding | None:
     for step, records in history.items():
-        tokens = {
-            rank: r.metrics["tokens/total"] for rank, r in records.items() if "tokens/total" in r.metrics
-        }
+        tokens = {rank: r.metrics["tokens/total"] for rank, r in records.items() if "tokens/total" in r.metrics}
         if len({value for value in tokens.values() if value == value}) > 1:
             seen = ", ".join(f"rank {rank} {value:.0f}" for rank, value in sorted(tokens.items()))
             summary = f"step {step}: the ranks count different numbers of consumed tokens: {seen}"
@@ -208,6 +184,4 @@ def _different_tokens(history: History) -> Finding | None:
 
 
 def _counter_finding(summary: str, where: Where, expected: str, seen: str) -> Finding:
-    return Finding(
-        name=COUNTERS, outcome="differs", summary=summary, where=where, expected=expected, seen=seen
-    )
+    return Finding(name=COUNTERS, outcome="differs", summary=summary, where=where, expected=expected, seen=seen)

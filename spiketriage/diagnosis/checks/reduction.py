@@ -33,19 +33,13 @@ def run(view: View) -> tuple[Finding, ...]:
     if skipped:
         return (_differs(skipped),)
     if not testable:
-        return (
-            untestable(NAME, "no step recorded the gradient before and after the reduction on two ranks"),
-        )
+        return (untestable(NAME, "no step recorded the gradient before and after the reduction on two ranks"),)
     steps = counted(len(testable), "step")
     return (agrees(NAME, f"at {steps} with both gradients recorded no rank kept its own contribution alone"),)
 
 
 def _testable(records: Mapping[int, StepRecord]) -> bool:
-    both = [
-        r
-        for r in records.values()
-        if stage_digests(r, "local_gradient") and stage_digests(r, "reduced_gradient")
-    ]
+    both = [r for r in records.values() if stage_digests(r, "local_gradient") and stage_digests(r, "reduced_gradient")]
     return len(both) > 1
 
 

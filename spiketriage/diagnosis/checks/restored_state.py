@@ -39,15 +39,11 @@ def _check_field(view: View, field: str) -> Finding:
     compared = [item for load in loads if (item := _compare(view, load, field)) is not None]
     if not compared:
         names = ", ".join(sorted({load.generation for load in loads}))
-        return untestable(
-            f"{NAME}-{field}", f"neither the load nor the manifest of {names} states a digest of {field}"
-        )
+        return untestable(f"{NAME}-{field}", f"neither the load nor the manifest of {names} states a digest of {field}")
     wrong = [item for item in compared if not item.equal]
     if wrong:
         return _differs(view, field, wrong)
-    return agrees(
-        f"{NAME}-{field}", f"after {counted(len(compared), 'load')} {field} is what the manifest says"
-    )
+    return agrees(f"{NAME}-{field}", f"after {counted(len(compared), 'load')} {field} is what the manifest says")
 
 
 def _compare(view: View, load: LoadRecord, field: str) -> _Comparison | None:
@@ -87,10 +83,7 @@ def _origin(view: View, field: str, item: _Comparison) -> str:
     """Where the foreign state does belong: the same rank of another generation, else another rank."""
     own = f"rank-{item.load.rank}"
     belongs = [
-        (m.generation, rank)
-        for m in view.manifests()
-        for rank in m.fields
-        if m.fields[rank].get(field) == item.seen
+        (m.generation, rank) for m in view.manifests() for rank in m.fields if m.fields[rank].get(field) == item.seen
     ]
     alike = [generation for generation, rank in belongs if rank == own]
     others = [f"{rank.replace('-', ' ')} of {generation}" for generation, rank in belongs]

@@ -37,7 +37,7 @@ def load_fault(name: str) -> Fault:
     if name.endswith(".py"):
         return _from_module(_load_file(Path(name)))
     for module in FAULTS:
-        if module.NAME == name:
+        if name == module.NAME:
             return _from_module(module)
     known = ", ".join(module.NAME for module in FAULTS)
     raise UsageError(f"no fault is called {name!r}; known: {known}", hint="spiketriage rehearse list")
@@ -52,9 +52,7 @@ def run(*, argv: Sequence[str]) -> StepResult:
         exit_code=0,
         verdict="listed",
         lines=tuple(f"{fault.name:<{width}}  {fault.about}" for fault in faults),
-        data={
-            "faults": [{"name": fault.name, "cause": fault.cause, "about": fault.about} for fault in faults]
-        },
+        data={"faults": [{"name": fault.name, "cause": fault.cause, "about": fault.about} for fault in faults]},
         next_commands=(f"spiketriage rehearse --fault {faults[0].name} --seed 1 --out rehearsal-run",),
     )
 

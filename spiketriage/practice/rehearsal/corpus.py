@@ -44,8 +44,7 @@ class Corpus:
         self.chooser = random.Random(f"{seed}/corpus")
         folder = resources.files("spiketriage.practice.rehearsal") / "texts"
         self.pieces = {
-            source: cut((folder / f"{source}.txt").read_text(encoding="utf-8"), self.chooser)
-            for source in WEIGHTS
+            source: cut((folder / f"{source}.txt").read_text(encoding="utf-8"), self.chooser) for source in WEIGHTS
         }
         self.next = {source: self.chooser.randrange(len(found)) for source, found in self.pieces.items()}
 

@@ -45,9 +45,7 @@ def run(*, fault: str, seed: int, out: Path, argv: Sequence[str]) -> StepResult:
 def make(fault: Fault, seed: int, out: Path) -> staging.Staging:
     """Write and execute the run; returns the stage, so that a score can compare."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RefusedError(
-            f"{out} exists and is not empty", hint="give --out a folder that does not exist yet"
-        )
+        raise RefusedError(f"{out} exists and is not empty", hint="give --out a folder that does not exist yet")
     stage = staging.prepare(seed)
     fault.plant(stage)
     # Built under another name and renamed at the end: a killed rehearsal never looks like a run.
@@ -87,9 +85,7 @@ def _deploy(out: Path, release: str, edits: list[staging.Edit], stage: staging.S
 
 def _attempt(out: Path, wings: Path, fate: Mapping[str, Any], release: str, *, number: int) -> None:
     """One start of the run; the first is meant to die at its crash step."""
-    (wings / "fate.json").write_text(
-        json.dumps({**fate, "code": str(out / "code" / release)}), encoding="utf-8"
-    )
+    (wings / "fate.json").write_text(json.dumps({**fate, "code": str(out / "code" / release)}), encoding="utf-8")
     (out / "logs").mkdir(exist_ok=True)
     log = out / "logs" / f"attempt-{number}.log"
     command = [

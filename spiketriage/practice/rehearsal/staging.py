@@ -151,9 +151,7 @@ def apply_edits(edits: list[Edit], code: Path) -> None:
         path = code / edit.file
         text = path.read_text(encoding="utf-8")
         if text.count(edit.old) != 1:
-            raise UsageError(
-                f"{edit.file}: {text.count(edit.old)} places match the edit {edit.old!r}, expected 1"
-            )
+            raise UsageError(f"{edit.file}: {text.count(edit.old)} places match the edit {edit.old!r}, expected 1")
         path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
 
 

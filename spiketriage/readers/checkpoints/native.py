@@ -140,9 +140,7 @@ def _contradictions(path: Path, manifest: Manifest) -> list[str]:
     # Bounded by what the manifest lists: a lying world size must not make us count to it.
     num_params = sum(1 for name in listed if name.startswith("params.rank-"))
     if num_params != manifest.world_size or wire.params_file(manifest.world_size - 1) not in listed:
-        problems.append(
-            f"{path}: expected parameters of {manifest.world_size} ranks, the manifest lists {num_params}"
-        )
+        problems.append(f"{path}: expected parameters of {manifest.world_size} ranks, the manifest lists {num_params}")
     return problems + list(rank_disagreements(manifest))
 
 
@@ -153,8 +151,7 @@ def rank_disagreements(manifest: Manifest) -> tuple[str, ...]:
         return ()
     first = next(iter(held))
     return tuple(
-        f"{manifest.generation}: ranks disagree: params of {rank} differ from {first}"
-        f"{_tensors(manifest, first, rank)}"
+        f"{manifest.generation}: ranks disagree: params of {rank} differ from {first}{_tensors(manifest, first, rank)}"
         for rank, digest in held.items()
         if digest != held[first]
     )
@@ -167,9 +164,7 @@ def _tensors(manifest: Manifest, first: str, rank: str) -> str:
     return f" (tensor {', '.join(names[:3])}{' …' if len(names) > 3 else ''})" if names else ""
 
 
-def _measure_file(
-    path: Path, entry: FileEntry, manifest: Manifest, verify: bool, measured: _Measured
-) -> None:
+def _measure_file(path: Path, entry: FileEntry, manifest: Manifest, verify: bool, measured: _Measured) -> None:
     file = path / entry.path
     try:
         size_bytes = file.stat().st_size
@@ -214,6 +209,4 @@ def _damaged_tensors(file: Path, entry: FileEntry, manifest: Manifest) -> str:
 
 
 def _why(error: OSError) -> str:
-    return (
-        "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror or error}"
-    )
+    return "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror or error}"

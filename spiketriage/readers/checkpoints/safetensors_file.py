@@ -143,9 +143,7 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
     try:
         value = json.loads(text.decode(), object_pairs_hook=no_duplicates)
     except (ValueError, RecursionError) as error:
-        raise CorruptFileError(
-            path, "header", expected="JSON in UTF-8 without duplicates", seen=error
-        ) from error
+        raise CorruptFileError(path, "header", expected="JSON in UTF-8 without duplicates", seen=error) from error
     if not isinstance(value, dict):
         raise CorruptFileError(path, "header", expected="a JSON object", seen=type(value).__name__)
     value.pop("__metadata__", None)
@@ -158,9 +156,7 @@ def _checked(path: Path, value: dict[str, Any], *, data_start: int, size_bytes: 
     at = data_start
     for tensor in tensors:
         if tensor.start != at:
-            raise CorruptFileError(
-                path, f"tensor {tensor.name}", expected=f"start at byte {at}", seen=tensor.start
-            )
+            raise CorruptFileError(path, f"tensor {tensor.name}", expected=f"start at byte {at}", seen=tensor.start)
         at = tensor.end
     if at != size_bytes:
         raise CorruptFileError(path, "size", expected=f"{at} bytes, as the header says", seen=size_bytes)

@@ -131,9 +131,7 @@ def _check_document(path: Path, document: Document, sizes: Mapping[str, int]) ->
 
 
 def _check_overlap(path: Path, documents: Mapping[str, Document]) -> None:
-    ordered = sorted(
-        documents.values(), key=lambda d: (d.shard, d.offset_bytes, d.offset_bytes + d.length_bytes)
-    )
+    ordered = sorted(documents.values(), key=lambda d: (d.shard, d.offset_bytes, d.offset_bytes + d.length_bytes))
     for before, after in pairwise(ordered):
         end = before.offset_bytes + before.length_bytes
         if before.shard == after.shard and after.offset_bytes < end:

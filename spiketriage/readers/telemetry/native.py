@@ -51,9 +51,7 @@ def read_segment(path: Path) -> Segment:
     frames = wire.iter_frames(data)
     head = next(frames, None)
     if head is None or head.kind != wire.HEADER:
-        raise CorruptFileError(
-            path, f"byte {len(wire.MAGIC)}", expected="a header frame", seen="none that is intact"
-        )
+        raise CorruptFileError(path, f"byte {len(wire.MAGIC)}", expected="a header frame", seen="none that is intact")
     header, identity = _header(path, head.payload)
     content = _Content(attempt=header["attempt"], rank=header["rank"])
     end = head.end
@@ -104,18 +102,14 @@ def _take(content: _Content, frame: wire.Frame) -> None:
         content.layouts[layout["id"]] = tuple(Link(str(stage), str(key)) for stage, key in layout["links"])
     elif frame.kind == wire.STEP:
         record, digests = wire.decode_step(frame.payload, content.layouts)
-        content.steps.append(
-            step_from_json(_object(record), digests, attempt=content.attempt, rank=content.rank)
-        )
+        content.steps.append(step_from_json(_object(record), digests, attempt=content.attempt, rank=content.rank))
     elif frame.kind == wire.LOAD:
         content.loads.append(_load(content, _object(json.loads(frame.payload))))
     else:
         raise ValueError(f"unknown kind {frame.kind}")
 
 
-def step_from_json(
-    record: Mapping[str, Any], digests: Mapping[Link, bytes], *, attempt: int, rank: int
-) -> StepRecord:
+def step_from_json(record: Mapping[str, Any], digests: Mapping[Link, bytes], *, attempt: int, rank: int) -> StepRecord:
     """The step record from the JSON of a step frame; trial chains are read with the same function.
 
     Raises:

@@ -5,7 +5,7 @@ This file is data; it never computes.
 
 from __future__ import annotations
 
-from spiketriage.diagnosis.cause import ANY, BATCH_CELLS_OPEN, Cause, RANKS_APART
+from spiketriage.diagnosis.cause import ANY, BATCH_CELLS_OPEN, RANKS_APART, Cause
 
 CAUSE = Cause(
     name="transient-compute-error",

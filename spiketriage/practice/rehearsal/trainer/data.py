@@ -129,12 +129,8 @@ class Reader:
 def build(raw: Raw) -> Batch:
     """Tensors of every microbatch; rows hold documents end to end, each ended by EOS and cut at the row's end."""
     pack = raw.ids["pack_tokens"]
-    micros = tuple(
-        _micro([[raw.content[name] for name in row] for row in rows], pack) for rows in raw.ids["micros"]
-    )
-    return Batch(
-        ids=raw.ids, digests={name: of_bytes(data) for name, data in raw.content.items()}, micros=micros
-    )
+    micros = tuple(_micro([[raw.content[name] for name in row] for row in rows], pack) for rows in raw.ids["micros"])
+    return Batch(ids=raw.ids, digests={name: of_bytes(data) for name, data in raw.content.items()}, micros=micros)
 
 
 def _micro(rows: list[list[bytes]], pack: int) -> Micro:
@@ -154,6 +150,4 @@ def _micro(rows: list[list[bytes]], pack: int) -> Micro:
             start = end
     same_MTT = document_MT[:, :, None] == document_MT[:, None, :]
     causal_TT = torch.ones((pack, pack), dtype=torch.bool).tril()
-    return Micro(
-        inputs_MT=inputs_MT, labels_MT=labels_MT, valid_MT=valid_MT, mask_M1TT=(same_MTT & causal_TT)[:, None]
-    )
+    return Micro(inputs_MT=inputs_MT, labels_MT=labels_MT, valid_MT=valid_MT, mask_M1TT=(same_MTT & causal_TT)[:, None])

@@ -26,9 +26,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = int(os.environ["RANK"])
     code = Path(__file__).resolve().parent
-    trainer = factory(
-        Context(run=run, code=code, rank=rank, world_size=int(os.environ["WORLD_SIZE"]), device="cpu")
-    )
+    trainer = factory(Context(run=run, code=code, rank=rank, world_size=int(os.environ["WORLD_SIZE"]), device="cpu"))
     with Recorder(run / "telemetry", rank=rank, identity=trainer.environment()) as recorder:
         generation = newest_complete(run / "checkpoints")
         if generation is not None:

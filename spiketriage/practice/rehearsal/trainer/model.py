@@ -106,9 +106,7 @@ class GPT(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
                 scale = (
-                    0.02 / math.sqrt(2 * config.num_layers)
-                    if name.endswith(("out.weight", "down.weight"))
-                    else 0.02
+                    0.02 / math.sqrt(2 * config.num_layers) if name.endswith(("out.weight", "down.weight")) else 0.02
                 )
                 nn.init.normal_(parameter, std=scale, generator=generator)
 

@@ -80,9 +80,7 @@ class Trainer:
         with torch.no_grad():
             for name, parameter in self.params.items():
                 parameter.copy_(state.params[name])
-                entry = {
-                    key: state.optimizer[f"{name}/{key}"].clone() for key in ("step", "exp_avg", "exp_avg_sq")
-                }
+                entry = {key: state.optimizer[f"{name}/{key}"].clone() for key in ("step", "exp_avg", "exp_avg_sq")}
                 self.optimizer.state[parameter] = entry
         torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state.rng), dtype=torch.uint8))
         self.loaded_cursor = dict(state.cursor)
@@ -168,9 +166,7 @@ class Trainer:
         record.tensors("params_before", self.params)
         self._gradients(batch, how, self.last_step + 1, record)
 
-    def _gradients(
-        self, batch: Batch, how: Pass, step: int, record: StepRecorder
-    ) -> tuple[dict[str, Tensor], int]:
+    def _gradients(self, batch: Batch, how: Pass, step: int, record: StepRecorder) -> tuple[dict[str, Tensor], int]:
         """Reduced gradients by name, and the global number of valid tokens."""
         _record_batch(batch, record)
         num_valid = torch.tensor(float(sum(int(micro.valid_MT.sum()) for micro in batch.micros)))
@@ -214,20 +210,14 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         return taken
 
-    def _micro_pass(
-        self, micro: Micro, number: int, how: Pass, factor: float, record: StepRecorder
-    ) -> Tensor:
+    def _micro_pass(self, micro: Micro, number: int, how: Pass, factor: float, record: StepRecorder) -> Tensor:
         """Forward and backward of one microbatch; returns its loss sum, detached."""
         trace = Trace()
         logits_MTV = self.model(micro.inputs_MT, micro.mask_M1TT, how, trace)
-        losses_MT = (
-            F.cross_entropy(logits_MTV.transpose(1, 2), micro.labels_MT, reduction="none") * micro.valid_MT
-        )
+        losses_MT = F.cross_entropy(logits_MTV.transpose(1, 2), micro.labels_MT, reduction="none") * micro.valid_MT
         loss_sum = losses_MT.sum()
         torch.autograd.backward(loss_sum * factor)
-        record.tensors(
-            "activations", {f"{name}#{number}": value for name, value in trace.activations.items()}
-        )
+        record.tensors("activations", {f"{name}#{number}": value for name, value in trace.activations.items()})
         record.series("activations/rms", trace.rms)
         record.series("attention/logit_max", trace.logit_max)
         per_row = losses_MT.detach().sum(1) / micro.valid_MT.sum(1).clamp(min=1)
@@ -244,9 +234,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
-        record.tensors(
-            "optimizer", {f"{n}/{k}": v for n, p in self.params.items() for k, v in self._moments(p)}
-        )
+        record.tensors("optimizer", {f"{n}/{k}": v for n, p in self.params.items() for k, v in self._moments(p)})
         record.tensors("params_after", self.params)
         record.log(self._applied(lr, coefficient, before, step))
         self.optimizer.zero_grad(set_to_none=True)
@@ -254,9 +242,7 @@ class Trainer:
     def _moments(self, parameter: Tensor) -> list[tuple[str, Tensor]]:
         return list(self.optimizer.state[parameter].items())
 
-    def _applied(
-        self, lr: float, coefficient: float, before: Mapping[str, Tensor], step: int
-    ) -> dict[str, float]:
+    def _applied(self, lr: float, coefficient: float, before: Mapping[str, Tensor], step: int) -> dict[str, float]:
         """Metrics of the update, read off the optimizer itself."""
         group = self.optimizer.param_groups[0]
         change = torch.stack([(p.detach() - before[n]).pow(2).sum() for n, p in self.params.items()])
