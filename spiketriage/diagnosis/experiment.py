@@ -1,4 +1,4 @@
-"""The shape of an experiment: a control, trials that differ from it in exactly one factor, and a reading of the answers.
+"""The shape of an experiment: a control, trials that differ from it in one factor, and a reading of the answers.
 
 Nothing here starts a trial; the lint refuses two factors at once before anything runs.
 """
@@ -119,13 +119,13 @@ def read_reference(name: str, setting: Setting, answers: Mapping[str, Answer], a
     if not took_effect:
         return not_testable(name, "the reference changed no digest: the run already computes this way")
     outcome = "differs" if healed or ratio > REFERENCE_RATIO else "agrees"
+    degree = "far more than" if outcome == "differs" else "as little as"
     seen = "finite with the reference, not without" if healed else f"{suspect:.3g} relative, {ratio:.3g} bands"
     return Finding(
         name=name,
         outcome=outcome,  # type: ignore[arg-type]
         source="experiment",
-        summary=f"the reference changes the suspect batch {'far more than' if outcome == 'differs' else 'as little as'} "
-        f"clean batches: {seen}",
+        summary=f"the reference changes the suspect batch {degree} clean batches: {seen}",
         where=Where(step=setting.suspect),
         expected=f"at most {REFERENCE_RATIO:g} bands of {band:.3g}",
         seen=seen,

@@ -1,4 +1,4 @@
-"""Weigh the findings: which causes explain every one of them, which are contradicted, what is untested, what may be said.
+"""Weigh the findings: which causes explain all of them, which are contradicted, what is untested, what may be said.
 
 The judge reads predictions as data and never names a cause while one of its deciding cells is untested.
 """

@@ -141,7 +141,7 @@ def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
 
 
 def audit_anchors(view: View, anchors: Anchors) -> Anchors:
-    """Anchors for an audit without any suspicion: the sound generation of the last restart, or the newest with steps after it."""
+    """Anchors without any suspicion: the sound generation of the last restart, or the newest with steps after it."""
     last = max(view.telemetry.steps, default=0)
     restarts = {load.generation: load.attempt for load in view.telemetry.loads}
     sound = [

@@ -1,4 +1,4 @@
-"""`spiketriage demo`: rehearse one incident that looks like bad data and is not, triage it, and show where the report lies.
+"""`spiketriage demo`: rehearse an incident that looks like bad data and is not, triage it, say where the report lies.
 
 It plants a fault and does not tell the desk; what was planted is said at the very end.
 """

@@ -1,4 +1,4 @@
-"""`spiketriage replay`: execute the suspect window again from the known-good generation, and name the first link that differs.
+"""`spiketriage replay`: execute the suspect window again from known good, and name the first link that differs.
 
 It never changes a factor; a difference is repeated until three replays have been compared.
 """

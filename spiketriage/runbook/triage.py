@@ -1,6 +1,6 @@
-"""`spiketriage triage`: the whole runbook in order, without a question, until a verdict stands or nothing is left to try.
+"""`spiketriage triage`: the whole runbook in order, without a question, until a verdict stands or nothing is left.
 
-It calls the steps as a person would and holds no state of its own: an interrupted triage is continued by the same command.
+It calls the steps as a person would and holds no state: an interrupted triage is continued by the same command.
 """
 
 from __future__ import annotations

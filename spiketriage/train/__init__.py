@@ -1,1 +1,1 @@
-"""The training side: recorder, generations, harness and trial worker, with torch and numpy alone; it never imports the desk."""
+"""The training side: recorder, generations, harness, trial worker; torch and numpy alone, never the desk."""

@@ -1,4 +1,4 @@
-"""Native generations: every rank writes its files, rank 0 writes the manifest and then `COMPLETE`; verified loading fails closed.
+"""Native generations: every rank writes its files, rank 0 the manifest and then `COMPLETE`; loading fails closed.
 
 This module never loads a pickle and never treats a generation without `COMPLETE` as one.
 """

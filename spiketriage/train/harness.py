@@ -74,7 +74,7 @@ class Harness(Protocol):
         ...
 
     def forward_backward(self, batch: Any, overrides: Overrides, record: StepRecorder) -> None:
-        """One pass on the current state, recorded up to the reduced gradient; leaves the state unchanged. Collective."""
+        """One pass on the current state, recorded up to the reduced gradient; changes nothing. Collective."""
         ...
 
     def step(self, step: int, recorder: Recorder, ids: Any = None) -> None:

@@ -1,6 +1,6 @@
-"""The recorder: writes the step chain of one rank, one framed append a step, so that a crash loses at most the step in flight.
+"""The recorder: one rank's step chain, one framed append a step, so that a crash loses at most the step in flight.
 
-It never raises into the training loop because of the telemetry disk: a record that cannot be written is dropped and counted.
+It never raises into the training loop because of the disk: a record that cannot be written is dropped and counted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""2×2, the clean control: clean batches on an older good state with the deployed code; anomalous means stop blaming data.
+"""2×2, the clean control: clean batches on an older good state; anomalous here means stop blaming data.
 
 It never involves the suspect step.
 """

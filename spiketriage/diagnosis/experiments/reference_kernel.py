@@ -1,4 +1,4 @@
-"""The suspect batch computed with the written-out attention as the reference, against the deployed kernel, and the same for clean batches.
+"""The suspect batch and clean ones, with the written-out attention as the reference for the deployed kernel.
 
 It never counts an effect that clean batches show too.
 """

@@ -1,4 +1,4 @@
-"""The suspect batch computed with fp32 as the reference, against the deployed precision, and the same for clean batches.
+"""The suspect batch and clean ones, with fp32 as the reference for the deployed precision.
 
 It never counts an effect that clean batches show too.
 """

@@ -1,4 +1,4 @@
-"""Process entry of a rehearsal, copied beside the run and started by torchrun: it runs the deployed trainer, and its fate.
+"""Process entry of a rehearsal, copied elsewhere and started by torchrun: the deployed trainer, and its fate.
 
 The fate (a crash step, a hook) comes from a file that is deleted after the run; replays never pass through here.
 """

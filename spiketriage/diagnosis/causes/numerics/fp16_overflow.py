@@ -1,4 +1,4 @@
-"""A value left the range of a 16-bit format: the first nonfinite link is a gradient, loss or activation, and fp32 is finite.
+"""A value left the range of a 16-bit format: a gradient, loss or activation is nonfinite, and fp32 is finite.
 
 This file is data; it never computes in fp16.
 """

@@ -1,4 +1,4 @@
-"""A kernel is wrong for the suspect batch's shape: it replays bitwise and skips clean, and the reference kernel is right.
+"""A kernel is wrong for the suspect batch's shape: it replays bitwise and skips clean, and the reference is right.
 
 This file is data; it never runs a kernel.
 """

@@ -1,4 +1,4 @@
-"""The attention kernel deployed at the restart is wrong for one batch shape: it sums over heads and keys where it should average.
+"""The attention kernel deployed at the restart is wrong for one batch shape: it sums where it should average.
 
 It replays bitwise and skipping the batch heals it, so it looks like bad data; the written-out attention is right.
 """
