@@ -106,18 +106,11 @@ def reference_arms(setting: Setting, *, kernel: str = "deployed", precision: str
 
 def read_reference(name: str, setting: Setting, answers: Mapping[str, Answer], arms: tuple[Arm, ...]) -> Finding:
     """Effect of a reference on the suspect batch, against its effect on clean batches in the run's own mode."""
-    for arm in arms:
-        reason = answers[arm.variant.key].not_testable
-        if reason:
-            return not_testable(name, reason)
     effects = [_effect(answers, arm) for arm in arms]
     suspect, clean = effects[0], effects[1:]
     healed = _finite(answers, arms[0].variant) and not _finite(answers, arms[0].control)
     band = REFERENCE_BAND * max([effect for effect in clean if math.isfinite(effect)], default=0.0)
     ratio = suspect / band if band > 0 else (math.inf if suspect > 0 else 0.0)
-    took_effect = any(_changed(answers, arm) for arm in arms)
-    if not took_effect:
-        return not_testable(name, "the reference changed no digest: the run already computes this way")
     outcome = "differs" if healed or ratio > REFERENCE_RATIO else "agrees"
     degree = "far more than" if outcome == "differs" else "as little as"
     seen = "finite with the reference, not without" if healed else f"{suspect:.3g} relative, {ratio:.3g} bands"
@@ -137,6 +130,45 @@ def read_reference(name: str, setting: Setting, answers: Mapping[str, Answer], a
 def not_testable(name: str, reason: str) -> Finding:
     """The experiment could not be done; `reason` says why."""
     return Finding(name=name, outcome="not testable", source="experiment", summary=reason)
+
+
+def without_effect(experiment: Experiment, setting: Setting, answers: Mapping[str, Answer]) -> str:
+    """Why the experiment's factor is not proven to have changed alone; empty when every digest says it did.
+
+    Real teams were misled by interventions that silently did not happen (diagnosis.md §0.9).
+    """
+    complaints = [_complaint(experiment.FACTOR, answers, arm) for arm in experiment.arms(setting)]
+    # A reference may leave a single batch untouched; it must have touched one of them.
+    if experiment.FACTOR in ("kernel", "precision"):
+        return "" if not all(complaints) else complaints[0]
+    return next((complaint for complaint in complaints if complaint), "")
+
+
+def _complaint(factor: str, answers: Mapping[str, Answer], arm: Arm) -> str:
+    control, variant = answers[arm.control.key], answers[arm.variant.key]
+    if variant.not_testable:
+        return variant.not_testable
+    if factor == "code":
+        return "both trials ran the same code" if control.code_digests == variant.code_digests else ""
+    if arm.variant.kind != "probe":
+        return ""  # a skip proves itself by the step that it lacks, a loader by the state that it leaves
+    same_batch, same_state = _same(control, variant, "batch"), _same(control, variant, "params_before")
+    if factor == "batch":
+        return "" if same_state and not same_batch else "batch and state did not change as asked"
+    if factor == "state":
+        return "" if same_batch and not same_state else "batch and state did not change as asked"
+    if not (same_batch and same_state):
+        return "batch or state changed along with the reference"
+    return "" if _changed(answers, arm) else "the reference changed no digest: the run already computes this way"
+
+
+def _same(left: Answer, right: Answer, stage: str) -> bool:
+    """Whether two probes saw the same `stage` on every rank."""
+
+    def links(answer: Answer) -> dict[tuple[int, str], bytes]:
+        return {(r.rank, link.key): d for r in answer.steps for link, d in r.digests.items() if link.stage == stage}
+
+    return links(left) == links(right)
 
 
 def _effect(answers: Mapping[str, Answer], arm: Arm) -> float:

@@ -45,6 +45,7 @@ class Answer:
     cached: bool
     steps: tuple[StepRecord, ...]
     loads: tuple[LoadRecord, ...]
+    code_digests: tuple[str, ...]
     not_testable: str
 
     def at(self, rank: int, step: int) -> StepRecord | None:
@@ -146,6 +147,7 @@ def _answer(site: Site, trial: Trial, *, cached: bool) -> Answer:
         row=row(trial, "done", num_steps=int(done["num_steps_executed"]), wall_s=float(done["wall_s"])),
         steps=tuple(step for segment in segments for step in segment.steps),
         loads=tuple(load for segment in segments for load in segment.loads),
+        code_digests=tuple(segment.identity.code_digest for segment in segments),
         not_testable=str(done["not_testable"]),
     )
 

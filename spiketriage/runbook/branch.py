@@ -6,13 +6,13 @@ It refuses two factors at once, and batch experiments before a replay has reprod
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from spiketriage.diagnosis.experiment import Experiment, lint
+from spiketriage.diagnosis.experiment import Experiment, lint, not_testable, without_effect
 from spiketriage.diagnosis.experiments import EXPERIMENTS
-from spiketriage.diagnosis.launch import execute, unique
+from spiketriage.diagnosis.launch import Answer, execute, unique
 from spiketriage.diagnosis.plan import REPLAY, cost
 from spiketriage.errors import RefusedError, UsageError
 from spiketriage.records import Finding, StepResult
@@ -47,7 +47,7 @@ def run(
     say(f"branch: {', '.join(experiment.NAME for experiment in chosen)}; up to {cost(chosen, bench.setting)} steps")
     with bench.incident.session(argv) as session:
         answers = execute(bench.site, trials)
-        findings = [experiment.read(bench.setting, answers) for experiment in chosen]
+        findings = [_read(experiment, bench, answers) for experiment in chosen]
         session.trials(new_rows(list(answers.values())))
         session.findings(findings)
         session.exit_code = 5 if all(f.outcome == "not testable" for f in findings) else 0
@@ -61,6 +61,12 @@ def run(
         data={"findings": [asdict(finding) for finding in findings], "steps_executed": executed},
         next_commands=(shlex.join(["spiketriage", "bisect", *words]),),
     )
+
+
+def _read(experiment: Experiment, bench: Bench, answers: Mapping[str, Answer]) -> Finding:
+    """The experiment's finding, unless its factor is not proven to have changed."""
+    reason = without_effect(experiment, bench.setting, answers)
+    return not_testable(experiment.NAME, reason) if reason else experiment.read(bench.setting, answers)
 
 
 def _chosen(bench: Bench, experiments: tuple[str, ...], factors: tuple[str, ...]) -> list[Experiment]:

@@ -1,4 +1,4 @@
-"""`spiketriage rehearse score`: rehearse every fault with every seed, triage each run, count how often the desk is right.
+"""`spiketriage rehearse score`: rehearse every fault with every seed, triage each run, count the right ones.
 
 The desk gets the run folder and nothing else; a crash counts as wrong, and so does a cause named for a control.
 """
