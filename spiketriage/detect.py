@@ -47,17 +47,21 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Signal:
-    """A judged series: `floor` is the smallest scale that is believed, `width` the band in scales."""
+    """A judged series: `floor` is the smallest scale that is believed, `width` the band in scales.
+
+    `shifts` says whether a lasting shift within the band is an alarm; the update norm drifts with the schedule.
+    """
 
     name: str
     logarithmic: bool
     floor: float
     width: float
+    shifts: bool
 
 
-_LOSS = _Signal(name="loss", logarithmic=False, floor=0.03, width=6.0)
-_GRAD_NORM = _Signal(name="grad_norm", logarithmic=True, floor=0.10, width=6.0)
-_UPDATE = _Signal(name="update_norm / lr", logarithmic=True, floor=0.05, width=6.0)
+_LOSS = _Signal(name="loss", logarithmic=False, floor=0.03, width=6.0, shifts=True)
+_GRAD_NORM = _Signal(name="grad_norm", logarithmic=True, floor=0.10, width=6.0, shifts=True)
+_UPDATE = _Signal(name="update_norm / lr", logarithmic=True, floor=0.05, width=6.0, shifts=False)
 
 
 def scan(trace: Trace) -> tuple[Alarm, ...]:
@@ -177,7 +181,7 @@ def _scan(signal: _Signal, steps: Array, values: Array, *, nonfinite: bool) -> l
         recent.append(_Judged(step=int(step), value=value, score=score, shift=shift))
         if outlier:
             alarms.append(_outside(band, recent[-1]))
-        first = _shift(recent)
+        first = _shift(recent) if signal.shifts else None
         if first is not None and not shifted and not outlier:
             alarms.append(_lasting(band, first))
         shifted = first is not None
