@@ -5,8 +5,6 @@ Each run is rehearsed once a session by the real command; tests read it, and wor
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from rehearsed import Rehearsed, rehearse
 
@@ -19,10 +17,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def bitrot_run(tmp_path_factory: pytest.TempPathFactory) -> Rehearsed:
     """A run whose shards rotted at rest."""
-    return rehearse("shard-bitrot", 104, tmp_path_factory.mktemp("first") / "run")
+    return rehearse("shard-bitrot", 107, tmp_path_factory.mktemp("first") / "run")
 
 
 @pytest.fixture(scope="session")
 def flip_run(tmp_path_factory: pytest.TempPathFactory) -> Rehearsed:
     """A run in which one bit of a weight flipped."""
-    return rehearse("weight-bit-flip", 105, tmp_path_factory.mktemp("second") / "run")
+    return rehearse("weight-bit-flip", 110, tmp_path_factory.mktemp("second") / "run")

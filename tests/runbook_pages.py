@@ -62,6 +62,11 @@ def matches(example: Example, outcome: Outcome) -> bool:
     return example.exit_code == outcome.exit_code and re.fullmatch(pattern, text) is not None
 
 
+def leads_to(said: str, typed: str) -> bool:
+    """Whether the command that a page says comes next is the one typed; `[..]` in it stands for anything."""
+    return re.fullmatch(_pattern(said), f"{typed}\n") is not None
+
+
 def rewritten(page: str, outcomes: Iterable[Outcome]) -> str:
     """The page with what was really printed; lines whose `[..]` still fits stay as they are."""
     left = iter(outcomes)

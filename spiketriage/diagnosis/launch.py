@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from spiketriage.digests import of_file
 from spiketriage.errors import EvidenceError, TrialError
 from spiketriage.readers.telemetry.native import read_segment
 from spiketriage.records import LoadRecord, StepRecord, TrialRow
@@ -67,7 +68,13 @@ def execute(site: Site, trials: Sequence[Trial]) -> dict[str, Answer]:
 
 
 def _is_done(site: Site, trial: Trial) -> bool:
-    return (site.trials / trial.key / "done.json").is_file()
+    """Whether the trial was marked done and its chains are still what they were then."""
+    folder = site.trials / trial.key
+    try:
+        chains = json.loads((folder / "done.json").read_text(encoding="utf-8"))["chains"]
+        return bool(chains) and all(of_file(folder / name) == digest for name, digest in chains.items())
+    except (OSError, ValueError, KeyError, EvidenceError):
+        return False
 
 
 def _launch(site: Site, code: str, trials: Sequence[Trial]) -> None:

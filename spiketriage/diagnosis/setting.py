@@ -163,12 +163,20 @@ def make_site(view: View, setting: Setting, trials: Path) -> Site:
     return Site(
         run=settings.run,
         trials=trials,
-        checkpoints=settings.checkpoints,
+        checkpoints=_checkpoints(view, setting),
         harness=settings.harness,
         codes=codes,
         num_processes=identity.world_size if identity else settings.num_processes,
         num_threads=identity.num_threads if identity else 1,
     )
+
+
+def _checkpoints(view: View, setting: Setting) -> Path:
+    """The folder that still holds both good generations: the run's, or the incident's pins once the run rotated."""
+    wanted = (setting.known_good, setting.older_good)
+    parents = {facts.path.parent for facts in view.generations if facts.name in wanted}
+    elsewhere = parents - {view.settings.checkpoints}
+    return elsewhere.pop() if elsewhere else view.settings.checkpoints
 
 
 def view_step(view: View, generation: str) -> int:

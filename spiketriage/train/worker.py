@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from spiketriage.digests import of_file
 from spiketriage.errors import UsageError
 from spiketriage.train.harness import Context, Harness, Overrides
 from spiketriage.train.recorder import Recorder
@@ -31,13 +32,14 @@ from spiketriage.wire.trial import LEASH, Launch, Trial
 
 @dataclass(slots=True)
 class Done:
-    """What became of one trial; goes into `done.json`."""
+    """What became of one trial; goes into `done.json`, with the digest of every rank's chain."""
 
     key: str
     num_steps_executed: int = 0
     wall_s: float = 0.0
     not_testable: str = ""
     effective: dict[str, Any] = field(default_factory=dict)
+    chains: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -181,6 +183,7 @@ def run_launch(launch: Launch, rank: int, world_size: int) -> None:
 def _mark(launch: Launch, done: Done) -> None:
     """Write `done.json` last, by rename: a trial without it never happened."""
     folder = Path(launch.trials_folder) / done.key
+    done.chains = {path.name: of_file(path) for path in sorted(folder.glob("rank-*.chain"))}
     partial = folder / "done.json.partial"
     partial.write_text(json.dumps(asdict(done), indent=1), encoding="utf-8")
     partial.replace(folder / "done.json")

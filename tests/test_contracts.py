@@ -1,0 +1,158 @@
+"""What every member of every tuple owes: a new check, experiment, cause, fault or collector is tested by being listed.
+
+It never lists a member by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from synthetic_view import SyntheticRun
+
+import spiketriage
+from spiketriage.diagnosis import causes
+from spiketriage.diagnosis.cause import Cause
+from spiketriage.diagnosis.causes import CAUSES
+from spiketriage.diagnosis.checks import CHECKS
+from spiketriage.diagnosis.experiment import Arm, lint
+from spiketriage.diagnosis.experiments import EXPERIMENTS
+from spiketriage.diagnosis.plan import REPLAY
+from spiketriage.errors import RefusedError
+from spiketriage.practice.rehearsal.faults import FAULTS
+from spiketriage.runbook import hash_data
+from spiketriage.runbook.check import check_all
+from spiketriage.runbook.collectors import COLLECTORS
+from spiketriage.wire.chain import STAGES
+from spiketriage.wire.trial import Factors, Trial
+
+PACKAGE = Path(spiketriage.__file__).parent
+OUTCOMES = {"agrees", "differs", "nonfinite"}
+TUPLES: dict[str, tuple[str, ...]] = {
+    "CHECKS": tuple(member.NAME for member in CHECKS),
+    "EXPERIMENTS": tuple(member.NAME for member in EXPERIMENTS),
+    "CAUSES": tuple(member.name for member in CAUSES),
+    "FAULTS": tuple(member.NAME for member in FAULTS),
+    "COLLECTORS": tuple(member.name for member in COLLECTORS),
+}
+FOLDERS = {
+    PACKAGE / "diagnosis" / "checks": CHECKS,
+    PACKAGE / "diagnosis" / "experiments": EXPERIMENTS,
+    PACKAGE / "practice" / "rehearsal" / "faults": FAULTS,
+}
+
+
+def cause_files() -> dict[str, Path]:
+    """File of each cause, by the cause's name."""
+    found = {}
+    for path in sorted(Path(causes.__file__).parent.glob("*/*.py")):
+        name = f"spiketriage.diagnosis.causes.{path.parent.name}.{path.stem}"
+        if path.stem != "__init__":
+            __import__(name)
+            found[sys.modules[name].CAUSE.name] = path
+    return found
+
+
+def emitted() -> set[str]:
+    """Every finding's name that a check really gives on a run, and those of experiments, replay and hash."""
+    given = {finding.name for finding in check_all(SyntheticRun().view(suspect=70))}
+    return {*given, REPLAY, hash_data.IDENTITY, hash_data.SHARDS, *TUPLES["EXPERIMENTS"]}
+
+
+def as_module(member: object) -> ModuleType:
+    assert isinstance(member, ModuleType)
+    return member
+
+
+@pytest.mark.parametrize("name", TUPLES)
+def test_names_are_unique_and_spelled_alike(name: str) -> None:
+    names = TUPLES[name]
+    assert len(names) > 1
+    assert len(set(names)) == len(names)
+    assert [one for one in names if one != one.lower() or " " in one or "_" in one] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_each_file_of_a_folder_is_a_member_and_each_member_a_file(folder: Path) -> None:
+    files = {path for path in folder.glob("*.py") if path.stem != "__init__"}
+    assert {Path(str(as_module(member).__file__)) for member in FOLDERS[folder]} == files
+
+
+def test_each_cause_file_is_a_member_and_lies_in_the_folder_of_its_class() -> None:
+    files = cause_files()
+    assert set(files) == set(TUPLES["CAUSES"])
+    assert [c.name for c in CAUSES if files[c.name].parent.name != c.cause_class] == []
+
+
+@pytest.mark.parametrize(
+    "member", [*CHECKS, *EXPERIMENTS, *FAULTS], ids=lambda member: f"{as_module(member).__name__.split('.')[-1]}"
+)
+def test_each_member_says_what_it_is_and_what_it_never_does(member: object) -> None:
+    text = inspect.getdoc(as_module(member))
+    assert text
+    assert text.count(".") + text.count(";") >= 2
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
+def test_each_name_in_a_cause_is_a_finding_that_something_gives(cause: Cause) -> None:
+    known = emitted()
+    named = {*cause.predicts, *cause.decides, *cause.decides_on_spike, *cause.located_by}
+    assert sorted(named - known) == []
+    assert cause.decides
+    assert cause.located_by
+    assert cause.summary
+    assert cause.repair
+    assert cause.control
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
+def test_each_prediction_is_an_outcome_at_a_stage_that_exists(cause: Cause) -> None:
+    for name, options in cause.predicts.items():
+        assert options, name
+        for option in options:
+            outcome, _, stage = option.partition("@")
+            assert outcome in OUTCOMES, (name, option)
+            assert not stage or stage in STAGES, (name, option)
+
+
+def test_no_two_causes_predict_the_same() -> None:
+    told = [(sorted(cause.predicts.items()), sorted(cause.decides)) for cause in CAUSES]
+    assert [one for one in told if told.count(one) > 1] == []
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.NAME)
+def test_each_fault_names_the_cause_that_it_must_be_traced_to(fault: Any) -> None:
+    assert callable(fault.plant)
+    assert fault.ABOUT
+    if fault.CAUSE is not None:
+        assert fault.CAUSE == fault.NAME
+        assert cause_files()[fault.CAUSE].stem == fault.NAME.replace("-", "_")
+    else:
+        controls = {cause.name for cause in CAUSES if cause.verdict == "expected-behaviour"}
+        assert fault.NAME == "healthy" or fault.NAME in controls
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.NAME)
+def test_each_experiment_is_refused_with_a_second_factor_and_with_none(experiment: Any) -> None:
+    values = {"state": "step-000040@41", "batch": "step 7", **dict.fromkeys(("code", "loader"), "reference")}
+    assert experiment.FACTOR in Factors.__dataclass_fields__
+    assert experiment.ABOUT
+    control = Trial(
+        kind="replay", purpose="", factors=Factors(state="step-000080@80"), first_step=81, last_step=82, run_key="k"
+    )
+
+    def varied(*factors: str) -> tuple[Arm, ...]:
+        changed = {name: values.get(name, "other") for name in factors}
+        return (Arm(control=control, variant=replace(control, factors=replace(control.factors, **changed))),)
+
+    lint(experiment, varied(experiment.FACTOR))
+    second = next(name for name in Factors.__dataclass_fields__ if name != experiment.FACTOR)
+    for plan, told in ((varied(experiment.FACTOR, second), second), (varied(second), second), (varied(), "nothing")):
+        with pytest.raises(RefusedError, match=f"{experiment.FACTOR}.*{told}") as caught:
+            lint(experiment, plan)
+        assert caught.value.exit_code == 3

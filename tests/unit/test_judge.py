@@ -1,0 +1,144 @@
+"""The judge over arbitrary findings: it never names a cause that is untested or contradicted, and never forgets one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spiketriage.diagnosis.cause import Cause
+from spiketriage.diagnosis.causes import CAUSES
+from spiketriage.diagnosis.judge import Case, judge, make_case, weigh
+from spiketriage.records import Finding, Where
+from spiketriage.wire.chain import STAGES
+
+NAMED = ("established", "supported")
+NAMES = sorted({name for cause in CAUSES for name in (*cause.predicts, *cause.decides, *cause.decides_on_spike)})
+BY_NAME = {cause.name: cause for cause in CAUSES}
+
+findings_of = st.builds(
+    lambda name, outcome, stage: Finding(name=name, outcome=outcome, summary=name, where=Where(stage=stage, step=7)),
+    st.sampled_from(NAMES),
+    st.sampled_from(("agrees", "agrees", "agrees", "differs", "nonfinite", "not testable")),
+    st.none() | st.sampled_from(STAGES),
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Either arbitrary findings, or what one cause predicts with a few findings taken away or replaced."""
+    spiked, cause = draw(st.booleans()), draw(st.sampled_from(CAUSES))
+    found = {finding.name: finding for finding in predicted(cause)} if draw(st.booleans()) else {}
+    for name in draw(st.sets(st.sampled_from(NAMES), max_size=3)):
+        found.pop(name, None)
+    found |= {finding.name: finding for finding in draw(st.lists(findings_of, max_size=3))}
+    return make_case(
+        found.values(), spiked=spiked, possible=draw(st.lists(st.sampled_from(NAMES), max_size=3)), steps_executed=1
+    )
+
+
+def predicted(cause: Cause) -> list[Finding]:
+    """A finding for every name, with the outcome that speaks for `cause` where it predicts one."""
+    found = []
+    for name in NAMES:
+        told = next((text for text in cause.allows(name) if "agrees" not in cause.allows(name)), "agrees")
+        outcome, _, stage = told.partition("@")
+        found.append(Finding(name=name, outcome=outcome, summary=name, where=Where(stage=stage or None, step=7)))
+    return found
+
+
+def spoken_for(case: Case) -> set[str]:
+    return {name for name, finding in case.findings.items() if finding.outcome != "not testable"}
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
+def test_each_cause_is_named_when_every_prediction_comes_true(cause: Cause) -> None:
+    verdict = judge(CAUSES, make_case(predicted(cause), spiked=True, possible=(), steps_executed=3))
+    if cause.verdict is not None:
+        assert (verdict.kind, verdict.cause, verdict.explanation) == (cause.verdict, None, cause.summary)
+    else:
+        assert (verdict.kind, verdict.cause, verdict.cause_class) == ("established", cause.name, cause.cause_class)
+    assert verdict.steps_executed == 3
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
+def test_no_cause_is_named_while_one_of_its_deciding_cells_is_untested(cause: Cause) -> None:
+    for missing in (*cause.decides, *cause.decides_on_spike):
+        for found in (
+            [finding for finding in predicted(cause) if finding.name != missing],
+            [replace(one, outcome="not testable") if one.name == missing else one for one in predicted(cause)],
+        ):
+            verdict = judge(CAUSES, make_case(found, spiked=True, possible=(), steps_executed=0))
+            assert verdict.cause != cause.name, missing
+            assert verdict.explanation != cause.summary, missing
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=cases())
+def test_a_named_cause_has_everything_decided_and_nothing_against_it(case: Case) -> None:
+    verdict = judge(CAUSES, case)
+    if verdict.kind not in NAMED:
+        assert (verdict.cause, verdict.cause_class) == (None, None)
+        return
+    assert verdict.cause is not None
+    cause = BY_NAME[verdict.cause]
+    must = set(cause.decides) | (set(cause.decides_on_spike) if case.spiked else set())
+    assert must <= spoken_for(case)
+    assert case.spiked or not cause.needs_spike
+    for name in spoken_for(case):
+        finding = case.findings[name]
+        allowed = cause.predicts.get(name, ("agrees",))
+        assert finding.outcome in allowed or f"{finding.outcome}@{finding.where.stage}" in allowed
+    assert any(case.findings[name].outcome != "agrees" for name in spoken_for(case))
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=cases(), extra=findings_of)
+def test_a_finding_against_a_cause_never_makes_it_stand_better(case: Case, extra: Finding) -> None:
+    rank = {"contradicted": 0, "open": 1, "decided": 2}
+    more = replace(case, findings={**case.findings, extra.name: extra})
+    for cause in CAUSES:
+        allowed = cause.predicts.get(extra.name, ("agrees",))
+        if extra.outcome in allowed or f"{extra.outcome}@{extra.where.stage}" in allowed:
+            continue
+        after = weigh(cause, more)
+        if extra.outcome == "not testable":  # says nothing, so nothing may be gained by it
+            assert rank[after.status] <= rank[weigh(cause, case).status] or extra.name in case.findings
+        else:
+            assert after.status == "contradicted"
+            assert extra.name in after.contradicting
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=cases())
+def test_an_anomaly_is_never_waved_through_and_silence_never_accuses(case: Case) -> None:
+    verdict = judge(CAUSES, case)
+    against = [name for name in spoken_for(case) if case.findings[name].outcome != "agrees"]
+    if against or case.spiked:
+        assert verdict.kind != "nothing-found"
+    else:
+        # A cause may predict agreement at a stage or not at all, but agreement alone supports none.
+        assert verdict.kind in ("nothing-found", "unresolved")
+    assert (
+        set(verdict.candidates)
+        == {view.name for view in verdict.causes if view.status != "contradicted" and view.supporting}
+        or verdict.kind != "undetermined"
+    )
+
+
+def test_context_is_left_out() -> None:
+    context = Finding(name="continuity", outcome="differs", summary="", judged=False)
+    case = make_case([context], spiked=False, possible=(), steps_executed=0)
+    assert case.findings == {}
+    assert judge(CAUSES, case).kind == "unresolved"
+
+
+def test_two_causes_that_fit_are_named_as_a_set() -> None:
+    moments = Finding(name="restored-optimizer", outcome="differs", summary="")
+    verdict = judge(CAUSES, make_case([moments], spiked=False, possible=("reference-loader",), steps_executed=0))
+    assert verdict.kind == "undetermined"
+    assert verdict.candidates == ("stale-optimizer", "optimizer-not-restored")
+    assert verdict.cause is None
+    assert verdict.not_tested == ("reference-loader",)
