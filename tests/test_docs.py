@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from command_line import ROOT, commands, takes
+from runbook_pages import examples, leads_to
 
 from spiketriage import errors
 from spiketriage.diagnosis.causes import CAUSES
@@ -77,6 +78,15 @@ def test_the_first_page_fits_one_screen() -> None:
 def test_the_pages_name_every_cause_and_every_check() -> None:
     assert [cause.name for cause in CAUSES if cause.name not in PAGES["6-bisect"]] == []
     assert [check.NAME for check in CHECKS if check.NAME not in PAGES["3-check"]] == []
+
+
+def test_the_terminal_output_in_the_readme_is_that_of_the_pages() -> None:
+    block = next(body for body in re.findall(r"^```console\n(.*?)^```$", README, re.M | re.S) if "triage run" in body)
+    shown = [line for line in block.splitlines()[1:] if "…" not in line]
+    said = [line for page in PAGES.values() for example in examples(page) for line in example.expected]
+    concrete = [line for line in said if line.strip("[.]")]
+    assert len(shown) > 10
+    assert [line for line in shown if not any(leads_to(pattern, line) for pattern in concrete)] == []
 
 
 def test_the_readme_lists_every_exit_code() -> None:

@@ -132,7 +132,9 @@ def test_a_second_triage_executes_nothing_and_writes_the_same_report(triaged: Tr
     before = {path.name: path.read_bytes() for path in report.rglob("*") if path.is_file()}
     marks = {path: path.stat().st_mtime_ns for path in (triaged.folder / "trials").rglob("*")}
     second = triaged.again()
-    assert second.envelope == triaged.envelope
+    assert (second.exit_code, second.envelope["verdict"]) == (triaged.exit_code, triaged.envelope["verdict"])
+    data = [{**one.envelope["data"], "report": None} for one in (second, triaged)]  # the journal has grown meanwhile
+    assert data[0] == data[1]
     assert {path.name: path.read_bytes() for path in report.rglob("*") if path.is_file()} == before
     assert {path: path.stat().st_mtime_ns for path in (triaged.folder / "trials").rglob("*")} == marks
 

@@ -14,10 +14,16 @@ from spiketriage.practice.rehearsal.faults import FAULTS
 PACKAGE = Path(spiketriage.__file__).parent
 WORD = "healthy"  # an ordinary word: prose may say it, a name or a setting may not
 NAMES = [fault.NAME for fault in FAULTS]
-TELLING = re.compile(b"|".join(name.replace("-", "[-_ ]?").encode() for name in NAMES if name != WORD), re.IGNORECASE)
+TELLING = [name.replace("-", mark).encode() for name in NAMES if name != WORD for mark in "-_ "]
 DESK = ("diagnosis", "runbook", "readers", "incident", "report", "train", "wire")
 
 pytestmark = pytest.mark.slow
+
+
+def telling(text: bytes) -> list[bytes]:
+    """The names of faults in `text`, however they are spelled."""
+    spelled = text.lower()
+    return [name for name in TELLING if name in spelled]
 
 
 @pytest.fixture(params=["bitrot_run", "flip_run"])
@@ -31,22 +37,22 @@ def test_no_file_of_a_run_names_a_fault_by_its_name_or_content(run: Rehearsed) -
     assert len(files) > 100
     for path in files:
         data = path.read_bytes()
-        assert not TELLING.search(data), path
+        assert telling(data) == [], path
         assert path.suffix == ".bin" or WORD.encode() not in data.lower(), path
     for path in run.folder.rglob("*"):
         name = path.relative_to(run.folder).as_posix().encode()
-        assert not TELLING.search(name), path
+        assert telling(name) == [], path
         assert WORD.encode() not in name.lower(), path
 
 
 def test_no_process_of_a_rehearsal_names_a_fault(run: Rehearsed) -> None:
-    commands = [one.argv for one in run.told]
-    assert sum(b"torch.distributed.run" in command for command in commands) >= 2  # both attempts were watched
-    assert sum(b"entry.py" in command for command in commands) >= 2
-    assert any(b"RANK=1" in one.environ.split(b"\0") for one in run.told)
+    starts = {one.argv for one in run.told if b"torch.distributed.run" in one.argv}
+    workers = [one for one in run.told if any(word.startswith(b"RANK=") for word in one.environ.split(b"\0"))]
+    assert starts
+    assert len(workers) >= 4  # two ranks in two attempts were watched
     for one in run.told:
         for text in (one.argv, one.environ):
-            assert not TELLING.search(text), text
+            assert telling(text) == [], text
             assert WORD.encode() not in text.lower(), text
 
 

@@ -84,7 +84,7 @@ def read_cell(
         name=name,
         outcome=outcome,  # type: ignore[arg-type]
         source="experiment",
-        summary=f"{what} {words[outcome]} ({score:.1f} scales off)",
+        summary=f"{what} {words[outcome]}" + (f" ({score:.1f} scales off)" if math.isfinite(score) else ""),
         where=Where(step=setting.suspect),
         expected=f"within {setting.threshold:.1f} scales of loss {setting.band.loss:.3f}",
         seen=f"{score:.1f} scales",

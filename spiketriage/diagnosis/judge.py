@@ -12,25 +12,35 @@ from spiketriage.diagnosis.cause import Cause
 from spiketriage.records import CauseView, Finding, Verdict, Where
 
 NOTHING_DONE = "nothing has been checked yet"
+DAMAGE = ("generation-digests",)  # harms the next rollback, whatever caused this incident
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """What the judge weighs: judged findings by name, whether something spiked, and what could still be tried.
 
-    `replayed` says whether the window was replayed at all; `possible` are experiments that can still be run.
+    `possible` are experiments that can still be run; `besides` are damages that no cause is asked to explain.
     """
 
     findings: Mapping[str, Finding]
     spiked: bool
     possible: tuple[str, ...]
     steps_executed: int
+    besides: tuple[str, ...] = ()
 
 
 def make_case(findings: Iterable[Finding], *, spiked: bool, possible: Sequence[str], steps_executed: int) -> Case:
     """The case of the judged findings; context is left out."""
+    findings = tuple(findings)
     judged = {finding.name: finding for finding in findings if finding.judged}
-    return Case(findings=judged, spiked=spiked, possible=tuple(possible), steps_executed=steps_executed)
+    besides = tuple(f.summary for f in findings if f.name in DAMAGE and not f.judged and f.outcome == "differs")
+    return Case(
+        findings=judged,
+        spiked=spiked,
+        possible=tuple(possible),
+        steps_executed=steps_executed,
+        besides=besides,
+    )
 
 
 def allowed(cause: Cause, finding: Finding) -> bool:
@@ -92,7 +102,7 @@ def judge(causes: Sequence[Cause], case: Case) -> Verdict:
         return _verdict(case, views, "unresolved", "something spiked, and no check or experiment found what differs")
     if not case.findings:
         return _verdict(case, views, "unresolved", NOTHING_DONE)
-    return _verdict(case, views, "nothing-found", "every check and replay that was done agrees")
+    return _verdict(case, views, "nothing-found", "no step differs: every check and replay that was done agrees")
 
 
 def _testable(alive: Sequence[CauseView], decided: Sequence[CauseView], case: Case) -> bool:
@@ -138,7 +148,7 @@ def _verdict(
         cause=cause.name if cause is not None and named else None,
         cause_class=cause.cause_class if cause is not None and named else None,
         candidates=candidates,
-        explanation=explanation,
+        explanation="; besides, hash found: ".join((explanation, *case.besides)),
         where=where or Where(),
         causes=views,
         not_tested=tuple(sorted(untested)),

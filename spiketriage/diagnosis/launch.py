@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spiketriage.digests import of_file
-from spiketriage.errors import EvidenceError, TrialError
+from spiketriage.errors import CorruptFileError, EvidenceError, TrialError
 from spiketriage.readers.telemetry.native import read_segment
 from spiketriage.records import LoadRecord, StepRecord, TrialRow
 from spiketriage.wire import trial as wire
@@ -26,11 +26,15 @@ LIMIT_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where trials run: the run, the trials folder, one code folder per value of the factor `code`."""
+    """Where trials run: the run, the trials folder, one code folder per value of the factor `code`.
+
+    `digests` are what the frozen manifests say of every generation's files, by generation and path.
+    """
 
     run: Path
     trials: Path
     checkpoints: Path
+    digests: Mapping[str, Mapping[str, str]]
     harness: str
     codes: Mapping[str, Path]
     num_processes: int
@@ -62,9 +66,24 @@ def execute(site: Site, trials: Sequence[Trial]) -> dict[str, Answer]:
     """
     cached = {trial.key for trial in trials if _is_done(site, trial)}
     missing = {trial.key: trial for trial in trials if trial.key not in cached}
+    for generation in sorted({trial.factors.generation for trial in missing.values()}):
+        _require_unchanged(site, generation)
     for code in sorted({trial.factors.code for trial in missing.values()}):
         _launch(site, code, [trial for trial in missing.values() if trial.factors.code == code])
     return {trial.key: _answer(site, trial, cached=trial.key in cached) for trial in trials}
+
+
+def _require_unchanged(site: Site, generation: str) -> None:
+    """Refuse to start from a generation that is no longer what was frozen: it would accuse production.
+
+    Raises:
+        EvidenceError: a file is missing or its digest differs.
+    """
+    folder = site.checkpoints / generation
+    for name, expected in site.digests.get(generation, {}).items():
+        seen = of_file(folder / name)
+        if seen != expected:
+            raise CorruptFileError(folder / name, "is not what its frozen manifest says", expected=expected, seen=seen)
 
 
 def _is_done(site: Site, trial: Trial) -> bool:

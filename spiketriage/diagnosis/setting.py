@@ -113,7 +113,9 @@ def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
     if anchors.onset is None:
         anchors = audit_anchors(view, anchors)
     if anchors.known_good is None:
-        raise RefusedError("no known-good generation: nothing can be replayed", hint="spiketriage status")
+        raise RefusedError(
+            "no known-good generation: nothing can be replayed", hint=f"spiketriage status {view.settings.run}"
+        )
     good = int(view_step(view, anchors.known_good))
     last = max(telemetry.steps, default=good)
     first_bad = anchors.onset if anchors.onset is not None else min(good + AUDIT_STEPS, last)
@@ -164,6 +166,9 @@ def make_site(view: View, setting: Setting, trials: Path) -> Site:
         run=settings.run,
         trials=trials,
         checkpoints=_checkpoints(view, setting),
+        digests={
+            manifest.generation: {entry.path: entry.digest for entry in manifest.files} for manifest in view.manifests()
+        },
         harness=settings.harness,
         codes=codes,
         num_processes=identity.world_size if identity else settings.num_processes,
@@ -184,7 +189,9 @@ def view_step(view: View, generation: str) -> int:
     for facts in view.generations:
         if facts.name == generation and facts.step is not None:
             return facts.step
-    raise RefusedError(f"generation {generation} is not among the run's generations", hint="spiketriage freeze")
+    raise RefusedError(
+        f"generation {generation} is not among the run's generations", hint=f"spiketriage freeze {view.settings.run}"
+    )
 
 
 def _code_parent(view: View, code_path: str) -> Path:

@@ -28,13 +28,18 @@ from spiketriage.runbook.spike import spike_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """One incident, ready for experiments."""
+    """One incident, ready for experiments; `words` are run folder and options as they were typed."""
 
     incident: Incident
     dossier: Dossier
     view: View
     setting: Setting
     site: Site
+    words: tuple[str, ...]
+
+    def command(self, step: str) -> str:
+        """The command line of another step on this incident, with the options as they were typed."""
+        return shlex.join(["spiketriage", step, *self.words])
 
     def case(self) -> Case:
         """What the judge weighs now."""
@@ -61,7 +66,8 @@ def open_bench(run_folder: Path, incidents: Path | None, incident: str | None) -
     view = load_view(found, read_settings(run_folder))
     setting = make_setting(view, dossier.anchors, spiked=spike_of(dossier).suspect is not None)
     site = make_site(view, setting, found.folder / "trials")
-    return Bench(incident=found, dossier=dossier, view=view, setting=setting, site=site)
+    words = tuple(place(run_folder, incidents, incident))
+    return Bench(incident=found, dossier=dossier, view=view, setting=setting, site=site, words=words)
 
 
 def new_rows(answers: Sequence[Answer]) -> list[TrialRow]:

@@ -13,7 +13,7 @@ from typing import Any
 from spiketriage.diagnosis.causes import CAUSES
 from spiketriage.diagnosis.judge import judge
 from spiketriage.records import CauseView, Finding, StepResult, Verdict, Where
-from spiketriage.runbook.bench import next_command, open_bench, place
+from spiketriage.runbook.bench import next_command, open_bench
 
 INCONCLUSIVE = ("undetermined", "unresolved")
 NUM_NAMED = 4
@@ -26,11 +26,10 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
         RefusedError: nothing is frozen.
     """
     bench = open_bench(run_folder, incidents, incident)
-    words = place(run_folder, incidents, incident)
     case, proposal = bench.case(), bench.proposal()
     verdict = judge(CAUSES, case)
     settled = verdict.kind == "established" or proposal is None
-    following = next_command(None if settled else proposal, words, "report")
+    following = next_command(None if settled else proposal, bench.words, "report")
     verdict = replace(verdict, next_experiment=None if settled else following)
     with bench.incident.session(argv) as session:
         session.verdict(verdict)
@@ -79,7 +78,9 @@ def tell(verdict: Verdict, findings: Mapping[str, Finding]) -> list[str]:
     ruled_out = [view for view in verdict.causes if view.status == "contradicted" and view.supporting]
     lines += [f"ruled out: {view.name}, by {', '.join(view.contradicting[:NUM_NAMED])}" for view in ruled_out]
     if verdict.not_tested:
-        lines.append(f"not tested: {', '.join(verdict.not_tested)}")
+        sure = verdict.kind == "established"
+        label = "not tested, and not needed for this verdict" if sure else "not tested"
+        lines.append(f"{label}: {', '.join(verdict.not_tested)}")
     lines.append(f"{verdict.steps_executed} steps executed")
     return lines
 

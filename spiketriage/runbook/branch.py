@@ -5,7 +5,6 @@ It refuses two factors at once, and batch experiments before a replay has reprod
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +15,7 @@ from spiketriage.diagnosis.launch import Answer, execute, unique
 from spiketriage.diagnosis.plan import REPLAY, cost
 from spiketriage.errors import RefusedError, UsageError
 from spiketriage.records import Finding, StepResult
-from spiketriage.runbook.bench import Bench, new_rows, open_bench, place
+from spiketriage.runbook.bench import Bench, new_rows, open_bench
 from spiketriage.runbook.progress import say
 
 
@@ -37,9 +36,10 @@ def run(
         TrialError: the workers failed; their log is named.
     """
     bench = open_bench(run_folder, incidents, incident)
-    words = place(run_folder, incidents, incident)
     if list_only:
-        return _listing(bench, words)
+        return _listing(bench)
+    if not experiments and not factors and bench.proposal() is None:
+        return _nothing_left(bench)
     chosen = _chosen(bench, experiments, factors)
     for experiment in chosen:
         lint(experiment, experiment.arms(bench.setting))
@@ -59,7 +59,7 @@ def run(
         verdict="",
         lines=(*_table(findings), f"{len(trials)} trials, {executed} steps executed, {num_cached} cached"),
         data={"findings": [asdict(finding) for finding in findings], "steps_executed": executed},
-        next_commands=(shlex.join(["spiketriage", "bisect", *words]),),
+        next_commands=(bench.command("bisect"),),
     )
 
 
@@ -102,34 +102,43 @@ def _of_factor(bench: Bench, factor: str) -> tuple[str, ...]:
     if not found:
         known = sorted({experiment.FACTOR for experiment in EXPERIMENTS})
         raise UsageError(
-            f"no experiment sets {factor!r}; factors: {', '.join(known)}", hint="spiketriage branch --list"
+            f"no experiment sets {factor!r}; factors: {', '.join(known)}", hint=f"{bench.command('branch')} --list"
         )
     return found[:1]
 
 
 def _proposed(bench: Bench) -> tuple[str, ...]:
     proposal = bench.proposal()
-    if proposal is None:
-        raise RefusedError(
-            "no experiment would change the verdict", hint=f"spiketriage bisect {bench.view.settings.run}"
-        )
+    assert proposal is not None, "branch asks for a proposal only while something is left to try"
     if proposal.experiments == (REPLAY,):
-        raise RefusedError("the incident was not replayed yet", hint=f"spiketriage replay {bench.view.settings.run}")
+        raise RefusedError("the incident was not replayed yet", hint=bench.command("replay"))
     return proposal.experiments
 
 
 def _require_replay(bench: Bench) -> None:
     replay = next((f for f in bench.dossier.findings if f.name == REPLAY), None)
     if replay is None:
-        raise RefusedError("the incident was not replayed yet", hint=f"spiketriage replay {bench.view.settings.run}")
+        raise RefusedError("the incident was not replayed yet", hint=bench.command("replay"))
     if replay.outcome != "agrees":
         raise RefusedError(
             f"the replay does not reproduce production ({replay.summary}), so a branch would mean nothing",
-            hint=f"spiketriage bisect {bench.view.settings.run}",
+            hint=bench.command("bisect"),
         )
 
 
-def _listing(bench: Bench, words: list[str]) -> StepResult:
+def _nothing_left(bench: Bench) -> StepResult:
+    verdict = bench.dossier.verdict
+    return StepResult(
+        incident=bench.incident.id,
+        exit_code=0,
+        verdict=verdict.kind if verdict else "",
+        lines=("no experiment that can be run would change the verdict",),
+        data={"findings": [], "steps_executed": 0},
+        next_commands=(bench.command("bisect"),),
+    )
+
+
+def _listing(bench: Bench) -> StepResult:
     done = {finding.name: finding.outcome for finding in bench.dossier.findings}
     width = max(len(experiment.NAME) for experiment in EXPERIMENTS)
     lines, data = [], []
@@ -144,7 +153,7 @@ def _listing(bench: Bench, words: list[str]) -> StepResult:
         verdict="listed",
         lines=tuple(lines),
         data={"experiments": data},
-        next_commands=(shlex.join(["spiketriage", "branch", *words]),),
+        next_commands=(bench.command("branch"),),
     )
 
 

@@ -6,6 +6,7 @@ This module never reads telemetry, manifests or index from the run itself, which
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from spiketriage.runbook import layout
 from spiketriage.runbook.gather import Measured, measured_from_json
 
 GENERATION_FACT = "generation/"
+FROZEN = "frozen"  # the fact whose presence says that a freeze was finished
 
 
 def load_view(incident: Incident, settings: RunSettings) -> View:
@@ -31,10 +33,8 @@ def load_view(incident: Incident, settings: RunSettings) -> View:
         EvidenceError: the evidence cannot be read.
     """
     dossier = incident.dossier()
+    require_frozen(dossier, incident, settings.run)
     payload = layout.payload(incident.folder)
-    if not payload.is_dir():
-        message = f"{incident.id}: holds no evidence: expected {payload}"
-        raise RefusedError(message, hint=f"spiketriage freeze {settings.run}")
     return View(
         telemetry=read_telemetry(payload / layout.TELEMETRY),
         generations=frozen_generations(dossier, incident.folder, settings),
@@ -43,6 +43,19 @@ def load_view(incident: Incident, settings: RunSettings) -> View:
         anchors=dossier.anchors,
         settings=settings,
     )
+
+
+def require_frozen(dossier: Dossier, incident: Incident, run: Path) -> None:
+    """Refuse to look at evidence that a freeze did not finish collecting: half of it accuses the wrong rank.
+
+    Raises:
+        RefusedError: the incident's freeze did not finish.
+    """
+    if FROZEN in dossier.facts:
+        return
+    elsewhere = [] if incident.folder.is_relative_to(run) else ["--incidents", str(incident.folder.parent)]
+    again = shlex.join(["spiketriage", "freeze", str(run), *elsewhere])
+    raise RefusedError(f"{incident.id}: its freeze did not finish, so its evidence is incomplete", hint=again)
 
 
 def frozen_index(incident_folder: Path, settings: RunSettings) -> DataIndex | None:

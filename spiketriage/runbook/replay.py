@@ -5,7 +5,6 @@ It never changes a factor; a difference is repeated until three replays have bee
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from spiketriage.diagnosis.launch import Answer, execute
 from spiketriage.diagnosis.replaying import NUM_REPLAYS, first_look, read_replay
 from spiketriage.errors import UsageError
 from spiketriage.records import StepResult
-from spiketriage.runbook.bench import Bench, new_rows, open_bench, place
+from spiketriage.runbook.bench import Bench, new_rows, open_bench
 from spiketriage.runbook.progress import say
 
 MAX_WINDOW_STEPS = 200
@@ -43,7 +42,6 @@ def run(
         session.trials(new_rows(answers))
         session.findings([finding])
         session.exit_code = 5 if finding.outcome == "not testable" else 0
-    words = place(run_folder, incidents, incident)
     reproduced = finding.outcome == "agrees" and bench.setting.spiked
     cached = sum(answer.cached for answer in answers)
     executed = sum(answer.row.num_steps_executed for answer in answers if not answer.cached)
@@ -63,7 +61,7 @@ def run(
             "num_replays": len(answers),
             "steps_executed": executed,
         },
-        next_commands=(shlex.join(["spiketriage", "branch" if reproduced else "bisect", *words]),),
+        next_commands=(bench.command("branch" if reproduced else "bisect"),),
     )
 
 
@@ -83,5 +81,6 @@ def _answers(bench: Bench, repeats: int | None, last: int | None) -> list[Answer
 
 def _check_window(bench: Bench, last: int | None) -> None:
     first, end = bench.setting.known_good_step + 1, last or bench.setting.last_step
-    if end < first or end - first >= MAX_WINDOW_STEPS:
-        raise UsageError(f"--last {end}: expected a step from {first} to {first + MAX_WINDOW_STEPS - 1}")
+    highest = min(first + MAX_WINDOW_STEPS - 1, max(bench.setting.ids))
+    if not first <= end <= highest:
+        raise UsageError(f"--last {end}: expected a step from {first} to {highest}")

@@ -5,18 +5,47 @@ It calls the steps as a person would and holds no state: an interrupted triage i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from spiketriage.errors import RefusedError
+from spiketriage.errors import RefusedError, TrialError
+from spiketriage.incident import store
 from spiketriage.records import StepResult
 from spiketriage.report import write as report
 from spiketriage.runbook import bisect, branch, check, freeze, hash, replay
 from spiketriage.runbook.bench import place
 from spiketriage.runbook.progress import say
 
-PARTIAL = 6
+INTEGRITY, PARTIAL, CHILD_FAILED = 4, 6, 7
+EXPLAINED = ("established", "supported")  # a verdict that accounts for what hash found
 MAX_ROUNDS = 8
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One walk through the runbook: where it goes, and the exit code of each step on the way."""
+
+    run_folder: Path
+    incidents: Path | None
+    incident: str | None
+    exit_codes: dict[str, int] = field(default_factory=dict)
+
+    def step(self, name: str, function: Callable[..., StepResult], **options: object) -> StepResult:
+        """Run one step as its own command line would, and say what it found."""
+        say(f"triage: {name}")
+        words = place(self.run_folder, self.incidents, self.incident)
+        result = function(
+            self.run_folder,
+            incidents=self.incidents,
+            incident=self.incident,
+            argv=["spiketriage", name, *words],
+            **options,
+        )
+        self.exit_codes[name] = result.exit_code
+        for line in result.lines if name not in ("bisect", "report") else ():
+            say(f"  {line}")
+        return result
 
 
 def run(
@@ -36,41 +65,59 @@ def run(
         SpiketriageError: as the step that failed says; the incident keeps what was found before.
     """
     del argv  # every step journals its own command line
-    words = place(run_folder, incidents, incident)
+    walk = _Walk(run_folder=run_folder, incidents=incidents, incident=incident or _latest(run_folder, incidents, step))
+    walk.incident = walk.step("freeze", freeze.run, step=step).incident
+    walk.step("hash", hash.run)
+    walk.step("check", check.run, audit=True)
+    verdict = _experiment(walk, budget)
+    written = walk.step("report", report.run)
+    return StepResult(
+        incident=walk.incident,
+        exit_code=_exit_code(verdict, walk.exit_codes),
+        verdict=verdict.verdict,
+        lines=(*verdict.lines, *written.lines),
+        data={**verdict.data, "report": written.data, "exit_codes": dict(walk.exit_codes)},
+        next_commands=written.next_commands,
+    )
 
-    def call(name: str, function: Callable[..., StepResult], **options: object) -> StepResult:
-        say(f"triage: {name}")
-        result = function(
-            run_folder, incidents=incidents, incident=incident, argv=["spiketriage", name, *words], **options
-        )
-        for line in result.lines if name in ("check", "replay", "branch") else ():
-            say(f"  {line}")
-        return result
 
-    frozen = call("freeze", freeze.run, step=step)
-    incident = frozen.incident
-    call("hash", hash.run)
-    call("check", check.run, audit=True)
-    verdict = call("bisect", bisect.run)
+def _latest(run_folder: Path, incidents: Path | None, step: int | None) -> str | None:
+    """The latest incident, which every command continues; none when a step was asked for or there is none."""
+    if step is not None:
+        return None
+    try:
+        return store.find(run_folder, incidents=incidents, wanted=None).id
+    except RefusedError:
+        return None
+
+
+def _experiment(walk: _Walk, budget: int | None) -> StepResult:
+    """Replay and branch as bisect proposes; a launch that fails ends the experiments, not the triage."""
+    verdict = walk.step("bisect", bisect.run)
     for _ in range(MAX_ROUNDS):
         wanted = tuple(verdict.data["next_experiments"])
         if not wanted or (budget is not None and verdict.data["steps_executed"] >= budget):
-            break
-        if wanted == ("replay",):
-            call("replay", replay.run)
-        else:
-            call("branch", branch.run, experiments=wanted)
-        following = call("bisect", bisect.run)
+            return verdict
+        try:
+            if wanted == ("replay",):
+                walk.step("replay", replay.run)
+            else:
+                walk.step("branch", branch.run, experiments=wanted)
+        except TrialError as error:
+            say(f"  {error.message}")
+            walk.exit_codes["replay" if wanted == ("replay",) else "branch"] = CHILD_FAILED
+            return verdict
+        following = walk.step("bisect", bisect.run)
         if tuple(following.data["next_experiments"]) == wanted:
-            raise RefusedError(f"the experiment {', '.join(wanted)} was run and left no finding")
+            return following
         verdict = following
-    written = call("report", report.run)
-    exit_code = verdict.exit_code or (PARTIAL if frozen.exit_code == PARTIAL else 0)
-    return StepResult(
-        incident=frozen.incident,
-        exit_code=exit_code,
-        verdict=verdict.verdict,
-        lines=(*verdict.lines, *written.lines),
-        data={**verdict.data, "report": written.data},
-        next_commands=written.next_commands,
-    )
+    return verdict
+
+
+def _exit_code(verdict: StepResult, seen: Mapping[str, int]) -> int:
+    """The worst thing that the verdict does not account for: a failed child, damage, no answer, a gap."""
+    if CHILD_FAILED in seen.values():
+        return CHILD_FAILED
+    if seen.get("hash") == INTEGRITY and verdict.verdict not in EXPLAINED:
+        return INTEGRITY
+    return verdict.exit_code or (PARTIAL if seen.get("freeze") == PARTIAL else 0)

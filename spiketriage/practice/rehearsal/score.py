@@ -5,6 +5,7 @@ The desk gets the run folder and nothing else; a crash counts as wrong, and so d
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,7 +46,11 @@ def run(*, seeds: Sequence[int], faults: Sequence[str], keep: Path | None, argv:
     if not seeds:
         raise UsageError("no seed was given", hint="spiketriage rehearse score --seeds 11,12,13")
     chosen = [load_fault(name) for name in (faults or [module.NAME for module in FAULTS])]
-    scores = [_score(fault, seed, keep) for fault in chosen for seed in seeds]
+    scores = []
+    for fault in chosen:
+        for seed in seeds:
+            scores.append(_score(fault, seed, keep))
+            print(table(scores)[-1], file=sys.stderr, flush=True)
     num_right = sum(score.right for score in scores)
     return StepResult(
         incident="",

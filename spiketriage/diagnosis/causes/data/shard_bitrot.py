@@ -22,6 +22,6 @@ CAUSE = Cause(
     decides=("shard-digests", "consumed-content", "replay"),
     decides_on_spike=("skip-batch", "suspect-batch/older-state"),
     located_by=("consumed-content", "shard-digests"),
-    repair="restore the shard from a copy that matches the index, roll back to the known-good generation, replay",
+    repair="restore every shard that `hash` names from a copy that matches the index; roll back to known good; replay",
     control="the same continuation on the rotten shard must fail again",
 )
