@@ -5,8 +5,10 @@ This module never opens `incident.duckdb` itself for writing: a DuckDB writer lo
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +21,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from spiketriage.errors import BusyError, EvidenceError, RefusedError
+from spiketriage.errors import BusyError, EvidenceError, PartialError, RefusedError
 from spiketriage.incident.rows import Row
 from spiketriage.records import JournalRow
 
@@ -28,6 +30,10 @@ SCHEMA = "spiketriage.incident/1"
 # The working copy keeps the file's name, which DuckDB takes as the name of the catalog, and lies in a folder.
 SWAP_PREFIX = ".swap-"
 NUM_TRIES = 5
+NEW_BYTES = 4 << 20  # what an empty incident takes while it is made, generously
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# DuckDB tells a full disk in words only; a failed checkpoint on a copy of our own has no other cause.
+_FULL_WORDS = ("No space left on device", "Disk quota exceeded", "File too large", "Failed to create checkpoint")
 PAUSE_S = 0.05
 # A forensic tool works offline: DuckDB must never fetch an extension by itself.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
@@ -73,6 +79,7 @@ def swap(folder: Path, write: Callable[[duckdb.DuckDBPyConnection], None], *, ma
     Raises:
         EvidenceError: the database cannot be opened or written.
         RefusedError: the folder cannot be written.
+        PartialError: its disk is full.
     """
     current, work = folder / NAME, folder / f"{SWAP_PREFIX}{os.getpid()}"
     try:
@@ -87,9 +94,21 @@ def swap(folder: Path, write: Callable[[duckdb.DuckDBPyConnection], None], *, ma
         sync(folder)
     except OSError as error:
         may_replace()  # a lost lease explains a vanished working copy better than the copy's absence does
+        if error.errno in FULL:
+            raise disk_full(folder, 2 * current.stat().st_size) from error
         raise RefusedError(f"{folder}: the incident cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def disk_full(folder: Path, needed_bytes: int) -> PartialError:
+    """The one sentence for a full disk, with what is needed and what is left where the incident lies."""
+    try:
+        left = f", {shutil.disk_usage(folder).free / 1e6:.1f} MB are free"
+    except OSError:
+        left = ""
+    message = f"the disk of {folder} is full: about {needed_bytes / 1e6:.1f} MB are needed{left}"
+    return PartialError(f"{message}; what was recorded before stands", hint=f"df -h {shlex.quote(str(folder))}")
 
 
 def clean(folder: Path) -> None:
@@ -154,6 +173,10 @@ def _written(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         finally:
             connection.close()
     except duckdb.Error as error:
+        if any(words in str(error) for words in _FULL_WORDS):
+            folder = path.parent.parent if path.parent.name.startswith(SWAP_PREFIX) else path.parent
+            size_bytes = path.stat().st_size if path.exists() else 0
+            raise disk_full(folder, max(NEW_BYTES, size_bytes)) from error
         raise EvidenceError(f"{path}: cannot be written: {_first_line(error)}") from error
 
 

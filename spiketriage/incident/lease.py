@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from spiketriage.errors import BusyError, RefusedError
+from spiketriage.incident import database
 
 NAME = "lease.json"
 HEARTBEAT_S = 5.0
@@ -115,6 +116,8 @@ def acquire(folder: Path, *, who: str, command: str, since: str, journal: bool) 
             finally:
                 draft.unlink(missing_ok=True)
     except OSError as error:
+        if error.errno in database.FULL:
+            raise database.disk_full(folder, 1 << 16) from error
         raise RefusedError(f"{folder}: the lease cannot be written: {error.strerror or error}") from error
     return Lease(path, holder, displaced)
 

@@ -78,14 +78,19 @@ def incidents_folder(run: Path, incidents: Path | None) -> Path:
     return run / ".spiketriage" / "incidents" if incidents is None else incidents
 
 
-def create(run: Path, *, incidents: Path | None, step: int | None, at: datetime) -> Incident:
+def create(
+    run: Path, *, incidents: Path | None, step: int | None, at: datetime, otherwise: str = "audit"
+) -> Incident:
     """Make a new incident with an empty database; it appears whole or not at all.
+
+    Without a `step` its name ends with `otherwise`.
 
     Raises:
         RefusedError: the folder of incidents cannot be written.
+        PartialError: its disk is full.
     """
     parent = incidents_folder(run, incidents)
-    subject = "audit" if step is None else f"step{step}"
+    subject = otherwise if step is None else f"step{step}"
     name = f"{at.astimezone(UTC):%Y-%m-%dT%H%MZ}-{subject}"
     draft = parent / f"{_DRAFT_PREFIX}{socket.gethostname()}-{os.getpid()}"
     try:
@@ -95,6 +100,8 @@ def create(run: Path, *, incidents: Path | None, step: int | None, at: datetime)
         database.build(draft, created_at=datetime.now(UTC).isoformat(), run=str(run))
         return Incident(folder=_placed(draft, name))
     except OSError as error:
+        if error.errno in database.FULL:
+            raise database.disk_full(parent, database.NEW_BYTES) from error
         raise RefusedError(
             f"{parent}: an incident cannot be made: {error.strerror or error}",
             hint=f"spiketriage freeze {shlex.quote(str(run))} --incidents ./incidents",
@@ -115,12 +122,19 @@ def find(run: Path, *, incidents: Path | None, wanted: str | None) -> Incident:
     fitting = [name for name in names if wanted is None or name.startswith(wanted)]
     if not fitting:
         what = "no incident" if wanted is None else f"no incident whose name begins with {wanted!r}"
-        raise RefusedError(f"{parent}: {what}", hint=f"spiketriage freeze {shlex.quote(str(run))}")
+        known = f"; there are {', '.join(names)}" if names else ""
+        raise RefusedError(f"{parent}: {what}{known}", hint=_hint(names, run, incidents))
     if wanted in fitting:
         return Incident(folder=parent / wanted)
     if wanted is not None and len(fitting) > 1:
         raise UsageError(f"--incident {wanted}: fits {len(fitting)} incidents: {', '.join(fitting)}")
     return Incident(folder=parent / max(fitting, key=lambda name: _age_key(parent, name, fitting)))
+
+
+def _hint(names: Sequence[str], run: Path, incidents: Path | None) -> str:
+    elsewhere = [] if incidents is None else ["--incidents", str(incidents)]
+    place = shlex.join([str(run), *elsewhere])
+    return f"spiketriage status {place} --incident {shlex.quote(names[-1])}" if names else f"spiketriage freeze {place}"
 
 
 def _names(parent: Path) -> list[str]:

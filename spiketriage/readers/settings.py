@@ -5,6 +5,7 @@ This module never guesses: an unknown key or a wrong type is refused, and no pat
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,15 @@ class _File:
     launch: _Launch = field(default_factory=_Launch)
 
 
+def require_run(run: Path) -> None:
+    """Do nothing if `run` is a run folder that can be read; nothing in it is judged.
+
+    Raises:
+        EvidenceError: the folder is missing, unreadable or not a run.
+    """
+    _read(run.absolute(), run.absolute() / FILE_NAME)
+
+
 def read_settings(run: Path) -> RunSettings:
     """The settings of the run in folder `run`, with every path made absolute.
 
@@ -73,11 +83,24 @@ def _read(run: Path, path: Path) -> bytes:
         if not run.exists():
             raise EvidenceError(f"{run}: there is no such run folder") from error
         message = f"{run}: is not a run folder: expected {FILE_NAME} in it, found none"
-        raise EvidenceError(message, hint=f"spiketriage init {run}") from error
+        raise EvidenceError(message, hint=_three_lines(path)) from error
     except NotADirectoryError as error:
         raise EvidenceError(f"{run}: is not a folder: expected a run folder") from error
     except OSError as error:
         raise EvidenceError(f"{error.filename or run}: cannot be read: {error.strerror or error}") from error
+
+
+def _three_lines(path: Path) -> str:
+    """The command that writes the shortest settings that work for a run in the usual layout."""
+    lines = r"""'schema = 1\n[run]\nid = "%s"\n'"""
+    return f"printf {lines} {shlex.quote(path.parent.name)} > {shlex.quote(str(path))}"
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return True  # it cannot be looked at: whoever reads it will say why
 
 
 def _parse(path: Path, data: bytes) -> _File:
@@ -99,7 +122,7 @@ def _absolute(run: Path, file: _File) -> RunSettings:
     def optional(stated: str | None, default: str) -> Path | None:
         # A default that is absent is not an error; a stated path is, and its reader will say so.
         if stated is None:
-            return run / default if (run / default).exists() else None
+            return run / default if _is_there(run / default) else None
         return run / stated if stated else None
 
     return RunSettings(

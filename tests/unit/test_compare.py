@@ -63,7 +63,7 @@ def plainly(left: list[StepRecord], right: list[StepRecord]) -> list[tuple[int, 
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(pair=pairs())
 def test_the_first_difference_is_the_first_by_step_then_stage(
     pair: tuple[list[StepRecord], list[StepRecord]],

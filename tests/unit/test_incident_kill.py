@@ -88,7 +88,7 @@ def work_on(incident: Incident) -> None:
 
 def test_kill_at_random_moments_of_a_loop_of_sessions(child: Child, incident: Incident) -> None:
     moments = random.Random(3)
-    for _ in range(20):
+    for _ in range(8):
         count = int(incident.dossier().facts.get("count", "-1")) // 2 + 1
         answer = child.ask(do="loop", incident=str(incident.folder), after_s=moments.uniform(0, 0.15), count=count)
         assert answer["killed"]

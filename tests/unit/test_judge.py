@@ -75,7 +75,7 @@ def test_no_cause_is_named_while_one_of_its_deciding_cells_is_untested(cause: Ca
             assert verdict.explanation != cause.summary, missing
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(case=cases())
 def test_a_named_cause_has_everything_decided_and_nothing_against_it(case: Case) -> None:
     verdict = judge(CAUSES, case)
@@ -94,7 +94,7 @@ def test_a_named_cause_has_everything_decided_and_nothing_against_it(case: Case)
     assert any(case.findings[name].outcome != "agrees" for name in spoken_for(case))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(case=cases(), extra=findings_of)
 def test_a_finding_against_a_cause_never_makes_it_stand_better(case: Case, extra: Finding) -> None:
     rank = {"contradicted": 0, "open": 1, "decided": 2}
@@ -111,7 +111,7 @@ def test_a_finding_against_a_cause_never_makes_it_stand_better(case: Case, extra
             assert extra.name in after.contradicting
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(case=cases())
 def test_an_anomaly_is_never_waved_through_and_silence_never_accuses(case: Case) -> None:
     verdict = judge(CAUSES, case)

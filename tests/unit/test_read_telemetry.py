@@ -41,7 +41,7 @@ def test_a_segment_gives_back_what_was_written(tmp_path):
     assert segment.steps[0].metrics["tokens/valid"] == 32.0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(cut=st.integers(0, len(WHOLE)))
 def test_a_segment_torn_at_any_byte_gives_every_step_before_it(tmp_path_factory, cut):
     path = tmp_path_factory.getbasetemp() / "torn.seg"
@@ -57,7 +57,7 @@ def test_a_segment_torn_at_any_byte_gives_every_step_before_it(tmp_path_factory,
     assert bool(segment.problem) == (segment.torn_bytes > 0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(at=st.integers(0, len(WHOLE) - 1), bit=st.integers(0, 7))
 def test_a_flipped_bit_never_changes_a_record_that_is_returned(tmp_path_factory, at, bit):
     path = tmp_path_factory.getbasetemp() / "flipped.seg"

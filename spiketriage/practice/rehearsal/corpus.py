@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 MIN_BYTES, MAX_BYTES = 24, 63
+MIN_DISTINCT_BYTES = 10
 RARE_SOURCE = "table"
 
 # Fixed mixture weights of an ordinary run, by source.
@@ -31,10 +32,17 @@ def cut(text: str, chooser: random.Random) -> list[bytes]:
     for word in text.split(" "):
         grown = (piece + b" " if piece else b"") + word.encode()
         if len(grown) > goal and len(piece) >= MIN_BYTES:
-            pieces.append(piece)
+            if is_text(piece):
+                pieces.append(piece)
             grown, goal = word.encode(), chooser.randint(MIN_BYTES, MAX_BYTES)
         piece = grown[:MAX_BYTES]
     return pieces
+
+
+def is_text(piece: bytes) -> bool:
+    """Whether a piece is text: rulers, digit rows and ASCII art are clean, but each would be a spike of its own."""
+    letters = sum(byte > 127 or chr(byte).isalpha() for byte in piece)
+    return len(set(piece)) >= MIN_DISTINCT_BYTES and 2 * letters >= len(piece)
 
 
 class Corpus:

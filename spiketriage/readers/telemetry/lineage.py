@@ -14,6 +14,29 @@ from spiketriage.records import Identity, LoadRecord, Segment, StepRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """Records of one segment that cannot be read; the steps are those that other ranks recorded, if any."""
+
+    path: Path
+    rank: int
+    first_step: int | None
+    last_step: int | None
+    is_torn_tail: bool
+    problem: str
+
+    @property
+    def span(self) -> str:
+        """`step 219`, `steps 219–260`, or what can be said when no other rank recorded them."""
+        if self.first_step is None:
+            return "records"
+        return f"step {self.first_step}" if self.first_step == self.last_step else self._steps
+
+    @property
+    def _steps(self) -> str:
+        return f"steps {self.first_step}–{self.last_step}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
     """The segments of a run.
 
@@ -68,6 +91,29 @@ class Telemetry:
             own = [segment for segment in self.segments if segment.attempt == attempt]
             missing |= set(range(own[0].identity.world_size)) - {segment.rank for segment in own}
         return tuple(sorted(missing))
+
+    @property
+    def lost(self) -> tuple[Lost, ...]:
+        """What each damaged segment does not tell."""
+        return tuple(self._lost(segment) for segment in self.segments if segment.problem)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Problems of segments of which nothing can be read."""
+        known = {segment.problem for segment in self.segments}
+        return tuple(problem for problem in self.problems if problem not in known)
+
+    def _lost(self, segment: Segment) -> Lost:
+        own = {record.step for record in segment.steps}
+        steps = [step for step, attempt in self._attempts.items() if attempt == segment.attempt and step not in own]
+        return Lost(
+            path=segment.path,
+            rank=segment.rank,
+            first_step=steps[0] if steps else None,
+            last_step=steps[-1] if steps else None,
+            is_torn_tail=native.is_torn_tail(segment),
+            problem=segment.problem.removeprefix(f"{segment.path.name}: "),
+        )
 
     def at(self, rank: int, step: int) -> StepRecord | None:
         """Production's record of `step` on `rank`."""

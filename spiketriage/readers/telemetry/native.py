@@ -19,6 +19,7 @@ from spiketriage.wire import telemetry as wire
 
 NAME = "native"
 SUFFIX = ".seg"
+TORN_TAIL = "ends inside a record"  # how the problem of a segment begins whose writer merely died while it wrote
 MAX_WORLD_SIZE = 1_000_000  # a header that claims more is damage; nothing is ever allocated by this number
 _MALFORMED = (ValueError, KeyError, TypeError, RecursionError, struct.error)
 
@@ -54,15 +55,16 @@ def read_segment(path: Path) -> Segment:
         raise CorruptFileError(path, f"byte {len(wire.MAGIC)}", expected="a header frame", seen="none that is intact")
     header, identity = _header(path, head.payload)
     content = _Content(attempt=header["attempt"], rank=header["rank"])
-    end = head.end
+    end = longest = head.end
     for frame in frames:
         try:
             _take(content, frame)
         except _MALFORMED as error:
             content.problems.append(f"frame that ends at byte {frame.end}: {error}")
+        longest = max(longest, frame.end - end)
         end = frame.end
     if end < len(data):
-        content.problems.append(_torn(content, end, len(data)))
+        content.problems.append(_torn(content, end, data, longest))
     return Segment(
         path=path,
         attempt=content.attempt,
@@ -76,9 +78,27 @@ def read_segment(path: Path) -> Segment:
     )
 
 
-def _torn(content: _Content, end: int, size_bytes: int) -> str:
+def is_torn_tail(segment: Segment) -> bool:
+    """Whether all that is wrong with a segment is an unfinished last record, which every crash may leave."""
+    return segment.problem.startswith(f"{segment.path.name}: {TORN_TAIL}")
+
+
+def _torn(content: _Content, end: int, data: bytes, longest: int) -> str:
     last = f"after step {content.steps[-1].step}" if content.steps else "before the first step"
-    return f"unreadable from byte {end}, {last}: {size_bytes - end} of {size_bytes} bytes lost"
+    lost = f"{len(data) - end} of {len(data)} bytes lost"
+    # A frame that would end behind the file and of which less than a whole one is left was being written;
+    # twice the longest, since the next one may be longer than any before it.
+    if len(data) - end < min(_stated(data, end), 2 * longest):
+        return f"{TORN_TAIL}, {last}: {lost}"
+    return f"unreadable from byte {end}, {last}: {lost}"
+
+
+def _stated(data: bytes, start: int) -> int:
+    """How many bytes the frame at `start` should have, by its own account; 5 before its length is there."""
+    prefix, trailer = struct.calcsize("<IB"), struct.calcsize("<Q")
+    if len(data) - start < prefix:
+        return prefix
+    return prefix + int(struct.unpack_from("<I", data, start)[0]) + trailer
 
 
 def _header(path: Path, payload: bytes) -> tuple[dict[str, Any], Identity]:
