@@ -17,26 +17,33 @@ DAMAGE = ("generation-digests",)  # harms the next rollback, whatever caused thi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What the judge weighs: judged findings by name, whether something spiked, and what could still be tried.
+    """What the judge weighs: judged findings by name, the step that spiked, and what could still be tried.
 
     `possible` are experiments that can still be run; `besides` are damages that no cause is asked to explain.
     """
 
     findings: Mapping[str, Finding]
-    spiked: bool
     possible: tuple[str, ...]
     steps_executed: int
+    spike_step: int | None = None
     besides: tuple[str, ...] = ()
 
+    @property
+    def spiked(self) -> bool:
+        """Whether something spiked at all."""
+        return self.spike_step is not None
 
-def make_case(findings: Iterable[Finding], *, spiked: bool, possible: Sequence[str], steps_executed: int) -> Case:
+
+def make_case(
+    findings: Iterable[Finding], *, spike_step: int | None, possible: Sequence[str], steps_executed: int
+) -> Case:
     """The case of the judged findings; context is left out."""
     findings = tuple(findings)
     judged = {finding.name: finding for finding in findings if finding.judged}
     besides = tuple(f.summary for f in findings if f.name in DAMAGE and not f.judged and f.outcome == "differs")
     return Case(
         findings=judged,
-        spiked=spiked,
+        spike_step=spike_step,
         possible=tuple(possible),
         steps_executed=steps_executed,
         besides=besides,
@@ -57,7 +64,11 @@ def deciding(cause: Cause, case: Case) -> tuple[str, ...]:
 def weigh(cause: Cause, case: Case) -> CauseView:
     """How one cause stands."""
     tested = {name: f for name, f in case.findings.items() if f.outcome != "not testable"}
-    against = tuple(name for name, finding in tested.items() if not allowed(cause, finding))
+    # What comes after the spike cannot have caused it.
+    late = {name for name, finding in tested.items() if _is_late(finding, case)}
+    against = tuple(
+        name for name, f in tested.items() if not allowed(cause, f) or (name in late and name in cause.located_by)
+    )
     support = tuple(
         name
         for name, finding in tested.items()
@@ -76,6 +87,11 @@ def weigh(cause: Cause, case: Case) -> CauseView:
         contradicting=against,
         untested=untested,
     )
+
+
+def _is_late(finding: Finding, case: Case) -> bool:
+    step = finding.where.step
+    return finding.outcome != "agrees" and None not in (step, case.spike_step) and step > case.spike_step  # type: ignore[operator]
 
 
 def anomalies(case: Case) -> tuple[str, ...]:

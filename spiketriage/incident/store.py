@@ -78,9 +78,7 @@ def incidents_folder(run: Path, incidents: Path | None) -> Path:
     return run / ".spiketriage" / "incidents" if incidents is None else incidents
 
 
-def create(
-    run: Path, *, incidents: Path | None, step: int | None, at: datetime, otherwise: str = "audit"
-) -> Incident:
+def create(run: Path, *, incidents: Path | None, step: int | None, at: datetime, otherwise: str = "audit") -> Incident:
     """Make a new incident with an empty database; it appears whole or not at all.
 
     Without a `step` its name ends with `otherwise`.

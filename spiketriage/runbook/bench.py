@@ -44,9 +44,10 @@ class Bench:
     def case(self) -> Case:
         """What the judge weighs now."""
         executed = sum(trial.num_steps_executed for trial in self.dossier.trials)
-        blank = make_case(self.dossier.findings, spiked=self.setting.spiked, possible=(), steps_executed=executed)
+        spike = self.setting.suspect if self.setting.spiked else None
+        blank = make_case(self.dossier.findings, spike_step=spike, possible=(), steps_executed=executed)
         options = possible(EXPERIMENTS, self.setting, blank)
-        return make_case(self.dossier.findings, spiked=self.setting.spiked, possible=options, steps_executed=executed)
+        return make_case(self.dossier.findings, spike_step=spike, possible=options, steps_executed=executed)
 
     def proposal(self) -> Proposal | None:
         """What should be tried next, if anything."""

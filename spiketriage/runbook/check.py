@@ -5,8 +5,7 @@ It never executes a step or imports torch, and never lets one malformed input co
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -19,7 +18,9 @@ from spiketriage.incident import store
 from spiketriage.incident.session import Session
 from spiketriage.incident.store import Incident
 from spiketriage.readers.settings import read_settings
+from spiketriage.readers.telemetry.lineage import Telemetry
 from spiketriage.records import Anchors, Dossier, Finding, StepResult
+from spiketriage.runbook import typed
 from spiketriage.runbook.evidence import load_view
 from spiketriage.runbook.spike import FOUND_BY_FREEZE, WRITTEN_BY_CHECK, Spike, spike_of
 
@@ -57,7 +58,6 @@ def run(
         session.findings(findings)
         _keep_anchors(session, dossier, spike, anchors)
         session.exit_code = int(any(_is_against(finding) for finding in findings))
-    place = _place(run_folder, incidents, incident)
     following = "bisect" if anchors.suspect is None else "replay"
     return StepResult(
         incident=found.id,
@@ -65,7 +65,7 @@ def run(
         verdict="",
         lines=(*_headline(view, spike, anchors, audit=audit), *table(findings)),
         data={"findings": [asdict(finding) for finding in findings], "anchors": asdict(anchors)},
-        next_commands=(shlex.join(["spiketriage", following, *place]),),
+        next_commands=(typed.command(following, run_folder, incidents, incident),),
     )
 
 
@@ -137,15 +137,18 @@ def _keep_anchors(session: Session, dossier: Dossier, spike: Spike, anchors: Anc
 
 def _headline(view: View, spike: Spike, anchors: Anchors, *, audit: bool) -> tuple[str, ...]:
     lines = [] if spike.suspect is not None else ["nothing spiked; this is an audit of the whole history"]
+    if spike.suspect is None and anchors.suspect is not None:
+        lines.append(f"step {anchors.suspect} is the first finding")
     if spike.suspect is not None and audit:
         lines.append(f"audit of the whole history; step {spike.suspect} is the suspect step")
     if anchors.onset is not None and anchors.onset != spike.onset:
         before = "none" if spike.onset is None else f"step {spike.onset}"
         lines.append(f"onset moved from {before} to step {anchors.onset}: {anchors.reason}")
         lines.append(f"known good: {anchors.known_good or 'none'}")
-    return (*lines, *(f"note: {problem}" for problem in view.telemetry.problems))
+    return (*lines, *(f"note: {text}" for text in _notes(view.telemetry)))
 
 
-def _place(run_folder: Path, incidents: Path | None, incident: str | None) -> list[str]:
-    elsewhere = ["--incidents", str(incidents)] if incidents else []
-    return [str(run_folder), *elsewhere, *(["--incident", incident] if incident else [])]
+def _notes(telemetry: Telemetry) -> Iterator[str]:
+    yield from telemetry.problems
+    for lost in telemetry.lost:
+        yield f"rank {lost.rank}: {lost.span} unreadable, not compared"

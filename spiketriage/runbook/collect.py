@@ -48,6 +48,8 @@ def main() -> None:
                     keep(settings, target, item)
         except EvidenceError as error:
             tell(gap=name, note=error.message)
+        except OSError as error:  # a look at a folder, say, that is not ours to look at
+            tell(gap=name, note=f"{error.filename}: {error.strerror or error}")
         tell(end=name)
 
 
@@ -67,7 +69,7 @@ def keep(settings: RunSettings, target: Path, item: Item) -> None:
     except (OSError, PartialError) as error:
         why = error if isinstance(error, OSError) else error.__cause__
         if isinstance(why, OSError) and why.errno in FULL:
-            tell(full=str(target / name), note=why.strerror)
+            tell(full=str(target / name), size_bytes=item.source.stat().st_size if item.content is None else 0)
             raise SystemExit(1) from error
         tell(artifact=asdict(missing(path, item.kind, f"cannot be copied: {why}")))
         return

@@ -6,14 +6,14 @@ This module never opens a source for writing, and freezing the same onset twice 
 from __future__ import annotations
 
 import json
-import shlex
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from spiketriage.diagnosis.anchors import select_anchors
+from spiketriage.diagnosis.findings import counted
 from spiketriage.errors import EvidenceError, RefusedError, UsageError
 from spiketriage.incident import store
 from spiketriage.incident.session import Session
@@ -21,17 +21,19 @@ from spiketriage.readers.data.native_index import read_index
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.lineage import Telemetry, read_telemetry
 from spiketriage.records import Anchors, Artifact, Dossier, GenerationFacts, RunSettings, StepResult
-from spiketriage.runbook import bag, evidence, layout
+from spiketriage.runbook import bag, evidence, gaps, layout, typed
 from spiketriage.runbook.collect import GENERATIONS, missing
 from spiketriage.runbook.collectors import COLLECTORS
-from spiketriage.runbook.gather import COPIERS, Gathered, gather
-from spiketriage.runbook.onset import Onset, find_onset
+from spiketriage.runbook.evidence import FROZEN
+from spiketriage.runbook.gather import COPIERS, gather
+from spiketriage.runbook.onset import NOTHING, Onset, find_onset
 from spiketriage.runbook.pin import InPlace, link, secure
 from spiketriage.runbook.progress import say
 from spiketriage.runbook.telemetry_table import write_parquet
 from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
 
-FROZEN = "frozen"  # the fact whose presence says that this freeze was finished
+GAPS = "gaps"  # the fact that names what the latest freeze could not keep
+UNKNOWN = "unknown"  # how an incident's name ends when there is no telemetry to find an onset in
 PARTIAL = 6
 
 
@@ -59,21 +61,36 @@ def run(
     Raises:
         EvidenceError: the folder is no run, or it cannot be read.
         UsageError: `step` is not a step of this run.
+        RefusedError: the incidents' folder cannot be written.
         PartialError: the disk is full.
         BusyError: somebody else works on the same incident.
     """
     subject = _subject(read_settings(run_folder), step)
     known = _known(subject, incidents, incident)
     if dry_run:
-        return _plan(subject, known)
+        return _plan(subject, known, typed.command("freeze", run_folder, incidents, None, *_options(step)))
     frozen = known.dossier().facts.get(FROZEN) if known is not None else None
     if known is not None and frozen == "whole":
-        return _result(known, incidents, again=True)
+        return _result(known, typed.command("hash", run_folder, incidents), again=True)
+    ending = _ending(subject)
     at = datetime.now(UTC)
-    place = known or store.create(run_folder, incidents=incidents, step=subject.onset.step, at=at)
+    place = known or store.create(run_folder, incidents=incidents, step=subject.onset.step, at=at, otherwise=ending)
     with place.session(argv) as session:
+        if incidents is not None:
+            session.fact("incidents", str(incidents.absolute()))
         session.exit_code = _freeze(session, subject)
-    return _result(place, incidents, again=False)
+    return _result(place, typed.command("hash", run_folder, incidents), again=False)
+
+
+def _options(step: int | None) -> list[str]:
+    return [] if step is None else ["--step", str(step)]
+
+
+def _ending(subject: _Subject) -> str:
+    """How the incident's name ends."""
+    if subject.onset.step is not None:
+        return f"step{subject.onset.step}"
+    return UNKNOWN if subject.telemetry is None else "audit"
 
 
 def _subject(settings: RunSettings, step: int | None) -> _Subject:
@@ -83,7 +100,8 @@ def _subject(settings: RunSettings, step: int | None) -> _Subject:
     except EvidenceError as error:
         # Keeping what is left matters more than finding the onset: the gap is told, the rest is frozen.
         telemetry, unreadable = None, error.message
-        onset = Onset(step=None, reason=f"no telemetry: {error.message}", alarms=(), points=())
+        reason = f"no telemetry: nothing could be scanned: {error.message}"
+        onset = Onset(step=None, reason=reason, alarms=(), points=())
     if step is not None:
         if telemetry is not None and step not in telemetry.steps:
             span = f"{telemetry.steps[0]} to {telemetry.steps[-1]}" if telemetry.steps else "none"
@@ -98,7 +116,7 @@ def _known(subject: _Subject, incidents: Path | None, wanted: str | None) -> sto
     if wanted is not None:
         return store.find(run, incidents=incidents, wanted=wanted)
     folder = store.incidents_folder(run, incidents)
-    ending = "audit" if subject.onset.step is None else f"step{subject.onset.step}"
+    ending = _ending(subject)
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     for name in names:
         if f"{name.partition('Z-')[2]}-".startswith(f"{ending}-"):
@@ -139,25 +157,23 @@ def _freeze(session: Session, subject: _Subject) -> int:
     say("freeze: verifying generations")
     measured = gather(settings.run, layout.payload(folder), (GENERATIONS,), onset=subject.onset.step)
     generations = tuple(evidence.generation_facts(one, folder, settings) for one in measured.generations)
+    lost = list(_lost(settings, generations))
     anchors = select_anchors(generations, subject.onset.step, subject.onset.step, subject.onset.reason)
     session.anchors(anchors)
     for one in measured.generations:
         for key, value in evidence.measured_to_fact(one).items():
             session.fact(key, value)
     in_place = list(_in_place(folder, subject, generations, anchors))
-    session.artifacts([*measured.artifacts, *in_place])
+    session.artifacts([*measured.artifacts, *lost, *in_place])
     if subject.telemetry is not None:
         write_parquet(subject.telemetry, folder / layout.EVIDENCE / layout.PARQUET)
     bag.close(folder / layout.EVIDENCE, copied.sha256)
-    gaps = [one for one in _all(subject, copied, measured, in_place) if one.kept == "missing"]
-    session.fact(FROZEN, "with gaps" if gaps else "whole")
-    return PARTIAL if gaps else 0
-
-
-def _all(subject: _Subject, *parts: Gathered | list[Artifact]) -> Iterator[Artifact]:
-    yield from _gaps(subject)
-    for part in parts:
-        yield from part.artifacts if isinstance(part, Gathered) else part
+    kept = [*_gaps(subject), *copied.artifacts, *measured.artifacts, *lost, *in_place]
+    missed = dict.fromkeys(one.path for one in kept if one.kept == "missing")
+    session.fact(GAPS, json.dumps(list(missed)))
+    is_whole = not missed and anchors.known_good is not None
+    session.fact(FROZEN, "whole" if is_whole else "with gaps")
+    return 0 if is_whole else PARTIAL
 
 
 def _facts(session: Session, subject: _Subject) -> None:
@@ -190,6 +206,17 @@ def _gaps(subject: _Subject) -> Iterator[Artifact]:
         path = layout.artifact_path(run, folder / f"rank-{rank:05d}")
         why = f"rank {rank} left no readable telemetry in some attempt; the other ranks are kept"
         yield missing(path, "telemetry", why)
+    for path, why in gaps.telemetry_gaps(subject.settings, subject.telemetry):
+        yield missing(path, "telemetry", why)
+
+
+def _lost(settings: RunSettings, generations: Iterable[GenerationFacts]) -> Iterator[Artifact]:
+    """Damaged generations, and an index that only the manifests still speak of."""
+    for generation in generations:
+        if why := gaps.damage(generation):
+            yield missing(layout.artifact_path(settings.run, generation.path), "generation", f"is damaged: {why}")
+    if why := gaps.lost_index(settings, (one.manifest for one in generations)):
+        yield missing(gaps.DEFAULT_INDEX, "index", why)
 
 
 def _in_place(
@@ -199,7 +226,10 @@ def _in_place(
     candidates = {anchors.known_good, anchors.older_good, _last_loaded(subject.telemetry)}
     for generation in generations:
         files = generation.manifest.files if generation.manifest is not None else ()
+        is_rest = gaps.unfinished(generation)  # what a rotation or a killed save left over is no loss
         for entry in files:
+            if is_rest and not (generation.path / entry.path).exists():
+                continue
             file = InPlace(
                 source=generation.path / entry.path,
                 kind="checkpoint",
@@ -213,9 +243,12 @@ def _in_place(
                 link(generation.path / name, layout.pinned(folder, settings.run, generation.path / name))
     if settings.data_index is None:
         return
+    copy = layout.payload(folder) / layout.INDEX
     try:
-        index = read_index(layout.payload(folder) / layout.INDEX)
+        index = read_index(copy)
     except EvidenceError as error:
+        if not copy.exists():
+            return  # it could not be copied, which is a gap already
         path = layout.artifact_path(settings.run, settings.data_index.parent)
         yield missing(f"{path}/", "shards", f"the index cannot be believed, so no shard is pinned: {error.message}")
         return
@@ -229,10 +262,10 @@ def _last_loaded(telemetry: Telemetry | None) -> str | None:
     return max(loads, key=lambda load: (load.attempt, load.wall_time_s)).generation if loads else None
 
 
-def _plan(subject: _Subject, known: store.Incident | None) -> StepResult:
+def _plan(subject: _Subject, known: store.Incident | None, command: str) -> StepResult:
     settings = subject.settings
     lines = [
-        f"onset: {subject.onset.reason}",
+        _onset(subject.onset.step, subject.onset.reason),
         f"incident: {known.id if known is not None else 'a new one'}",
     ]
     counts: dict[str, int] = {}
@@ -243,7 +276,7 @@ def _plan(subject: _Subject, known: store.Incident | None) -> StepResult:
             lines.append(f"would miss {collector.name}: {error.message}")
             continue
         counts[collector.name] = len(items)
-        lines.append(f"would copy {collector.name}: {len(items)} files")
+        lines.append(f"would copy {collector.name}: {counted(len(items), 'file')}")
     lines.append("would verify generations and pin the known-good ones and the data shards; nothing was written")
     return StepResult(
         incident=known.id if known is not None else "",
@@ -251,35 +284,42 @@ def _plan(subject: _Subject, known: store.Incident | None) -> StepResult:
         verdict="dry-run",
         lines=tuple(lines),
         data={"onset": subject.onset.step, "num_files": counts},
-        next_commands=(shlex.join(["spiketriage", "freeze", str(settings.run)]),),
+        next_commands=(command,),
     )
 
 
-def _result(place: store.Incident, incidents: Path | None, *, again: bool) -> StepResult:
+def _onset(step: int | None, reason: str) -> str:
+    if step is None:
+        is_audit = reason == NOTHING
+        return "onset: none (nothing spiked; this is an audit)" if is_audit else f"onset: unknown ({reason})"
+    return f"onset: {reason}"
+
+
+def _result(place: store.Incident, command: str, *, again: bool) -> StepResult:
     dossier = place.dossier()
     anchors, facts = dossier.anchors, dossier.facts
     assert anchors is not None, "a finished freeze has anchors"
-    gaps = [artifact for artifact in dossier.artifacts if artifact.kept == "missing"]
+    named = set(json.loads(facts.get(GAPS, "[]")))
+    missed = [one for one in dossier.artifacts if one.kept == "missing" and one.path in named]
     unpinned = [artifact for artifact in dossier.artifacts if artifact.note.startswith("not pinned")]
     num_copied = sum(artifact.kept == "copied" for artifact in dossier.artifacts)
     num_pinned = sum(artifact.kept == "pinned" for artifact in dossier.artifacts)
     lines = [
         f"incident {place.id}" + (": already frozen, nothing to do" if again else ""),
-        f"onset: {anchors.reason}",
+        _onset(anchors.onset, anchors.reason),
         f"known good: {anchors.known_good or 'none'}, older: {anchors.older_good or 'none'}",
         *(f"refused {name}: {why}" for name, why in anchors.refused.items()),
         f"kept: {num_copied} copied, {num_pinned} pinned in {place.folder / layout.EVIDENCE}",
-        *(f"gap: {gap.path}: {gap.note}" for gap in gaps),
+        *(f"gap: {gap.path}: {gap.note}" for gap in missed),
         *(f"telemetry: {problem}" for problem in json.loads(facts.get("telemetry_problems", "[]"))),
     ]
     if unpinned:
         lines.append(f"warning: {len(unpinned)} files {unpinned[0].note}")
-    command = ["spiketriage", "hash", facts["run"]]
-    command += [] if incidents is None else ["--incidents", str(incidents)]
+    is_whole = facts[FROZEN] == "whole"
     return StepResult(
         incident=place.id,
-        exit_code=PARTIAL if gaps else 0,
-        verdict="partial" if gaps else "frozen",
+        exit_code=0 if is_whole else PARTIAL,
+        verdict="frozen" if is_whole else "partial",
         lines=tuple(lines),
         data={
             "onset": anchors.onset,
@@ -288,8 +328,8 @@ def _result(place: store.Incident, incidents: Path | None, *, again: bool) -> St
             "known_good": anchors.known_good,
             "older_good": anchors.older_good,
             "refused": dict(anchors.refused),
-            "gaps": [{"path": gap.path, "note": gap.note} for gap in gaps],
+            "gaps": [{"path": gap.path, "note": gap.note} for gap in missed],
             "folder": str(place.folder),
         },
-        next_commands=(shlex.join(command),),
+        next_commands=(command,),
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -146,13 +148,20 @@ def _take(line: Mapping[str, Any], gathered: Gathered, current: str) -> str:
     elif "gap" in line:
         gathered.artifacts.append(missing(line["gap"], "collector", line["note"]))
     elif "full" in line:
-        raise PartialError(
-            f"{line['full']}: cannot be written: {line['note']}; what was kept before stands",
-            hint="df -h .",
-        )
+        raise _full(Path(line["full"]), line["size_bytes"])
     elif "end" in line:
         gathered.done.append(line["end"])
     return str(line.get("begin", current))
+
+
+def _full(target: Path, size_bytes: int) -> PartialError:
+    folder = next(parent for parent in target.parents if parent.is_dir())
+    left = f"{shutil.disk_usage(folder).free / 1e6:.1f} MB are free"
+    return PartialError(
+        f"the disk is full: {target}: cannot be written: {size_bytes / 1e6:.1f} MB are needed, {left}; "
+        "what was kept before stands",
+        hint=f"df -h {shlex.quote(str(folder))}",
+    )
 
 
 def measured_from_json(name: str, value: Mapping[str, Any]) -> Measured:

@@ -5,7 +5,6 @@ This module never repairs anything and never judges a cause: it says which bytes
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from spiketriage.errors import EvidenceError
 from spiketriage.incident import store
 from spiketriage.readers.settings import read_settings
 from spiketriage.records import Artifact, Dossier, Finding, RunSettings, StepResult
-from spiketriage.runbook import evidence, layout
+from spiketriage.runbook import evidence, layout, typed
 from spiketriage.runbook.hash_data import Data, examine_data
 from spiketriage.runbook.hash_generations import Generations, examine_generations
 from spiketriage.runbook.progress import say
@@ -38,12 +37,13 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
     """Digest copies, index, shards and generations; add one finding for each but the copies.
 
     Raises:
-        RefusedError: nothing is frozen.
+        RefusedError: nothing is frozen, or its freeze did not finish.
         EvidenceError: the incident cannot be read.
         BusyError: somebody else works on the incident.
     """
     settings = read_settings(run_folder)
     place = store.find(run_folder, incidents=incidents, wanted=incident)
+    evidence.require_frozen(place.dossier(), place, run_folder)
     with place.session(argv) as session:
         dossier = place.dossier()
         say(f"hash: {place.id}: {len(dossier.artifacts)} artifacts")
@@ -66,7 +66,7 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
                 session.anchors(anchors)
                 examined.context.append(f"known good is now {anchors.known_good or 'none'}, not {old.known_good}")
         session.exit_code = INTEGRITY if examined.differing else 0
-    return _result(place, settings, incidents, examined, findings)
+    return _result(place, examined, findings, typed.command("check", run_folder, incidents, incident))
 
 
 def _copies(dossier: Dossier, folder: Path, settings: RunSettings) -> _Examined:
@@ -140,15 +140,7 @@ def _update(examined: _Examined, dossier: Dossier, settings: RunSettings, genera
             examined.artifacts.append(replace(artifact, digest=digest, note=note or artifact.note))
 
 
-def _result(
-    place: store.Incident,
-    settings: RunSettings,
-    incidents: Path | None,
-    examined: _Examined,
-    findings: tuple[Finding, ...],
-) -> StepResult:
-    command = ["spiketriage", "check", str(settings.run)]
-    command += [] if incidents is None else ["--incidents", str(incidents)]
+def _result(place: store.Incident, examined: _Examined, findings: tuple[Finding, ...], following: str) -> StepResult:
     lines = [
         *examined.differing,
         *(f"context: {text}" for text in examined.context),
@@ -164,5 +156,5 @@ def _result(
             "context": list(examined.context),
             "findings": {finding.name: finding.outcome for finding in findings},
         },
-        next_commands=(shlex.join(command),),
+        next_commands=(following,),
     )

@@ -15,7 +15,7 @@ from spiketriage.errors import EvidenceError
 from spiketriage.readers.data.native_index import measure_shard, read_index
 from spiketriage.readers.telemetry.lineage import read_telemetry
 from spiketriage.records import DataIndex, Dossier, FileEntry, Finding, GenerationFacts, RunSettings, Where
-from spiketriage.runbook import layout
+from spiketriage.runbook import gaps, layout
 
 IDENTITY, SHARDS = "index-identity", "shard-digests"
 
@@ -54,8 +54,9 @@ def examine_data(
 ) -> Data:
     """Test the index first; only one that is itself beyond doubt may testify about the shards."""
     if settings.data_index is None:
-        reason = "the run names no data index"
-        return _untested(untestable(IDENTITY, reason), reason, ())
+        lost = gaps.lost_index(settings, (one.manifest for one in generations))
+        reason = f"{gaps.DEFAULT_INDEX} {lost}" if lost else "the run names no data index"
+        return _untested(untestable(IDENTITY, reason), reason, (reason,) if lost else ())
     path = layout.payload(incident_folder) / layout.INDEX
     try:
         identity = _identity(settings, digests.of_file(path), generations)
@@ -157,15 +158,28 @@ def _consumed(incident_folder: Path, dossier: Dossier) -> frozenset[str]:
     return frozenset(name for record in records if record is not None for name in record.content)
 
 
+def _summary(ranked: Sequence[_Difference]) -> str:
+    """One sentence for all that differs; the shards have had a line each."""
+    num_documents = sum(one.document is not None for one in ranked)
+    num_shards = len({one.path for one in ranked})
+    what = f"{counted(num_documents, 'document')} in {counted(num_shards, 'shard')}"
+    if not num_documents:
+        what = f"{counted(num_shards, 'shard')}, between documents,"
+    differ = "differs" if max(num_documents, num_shards) == 1 else "differ"
+    names = [" ".join(part for part in (Path(one.path).name, one.document) if part) for one in ranked]
+    return f"{what} {differ} from the index: {listed(names)}"
+
+
 def _finding(shards: _Shards, index: DataIndex) -> Finding:
     if shards.differences:
-        first = min(shards.differences, key=lambda one: one.document not in shards.consumed)
+        ranked = sorted(shards.differences, key=lambda one: one.document not in shards.consumed)
+        first = ranked[0]
         used = sorted({one.document for one in shards.differences if one.document} & shards.consumed)
         note = f"; the suspect step consumed {listed(used)}" if used else ""
         return Finding(
             name=SHARDS,
             outcome="differs",
-            summary="; ".join(shards.sentences[:3]) + note,
+            summary=_summary(ranked) + note,
             where=Where(path=first.path, key=first.document),
             expected=first.expected,
             seen=first.seen,

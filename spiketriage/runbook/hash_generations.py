@@ -5,14 +5,15 @@ This module never decides whether a generation is good; `diagnosis.anchors` does
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spiketriage.diagnosis.findings import agrees, listed, untestable
+from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
 from spiketriage.errors import EvidenceError
 from spiketriage.readers.checkpoints.native import read_generation, read_generations
 from spiketriage.records import Dossier, Finding, GenerationFacts, RunSettings, Where
-from spiketriage.runbook import evidence, layout
+from spiketriage.runbook import evidence, gaps, layout
 from spiketriage.runbook.gather import Measured
 from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
 
@@ -54,13 +55,19 @@ def examine_generations(incident_folder: Path, settings: RunSettings, dossier: D
     except EvidenceError as error:
         told = untestable(NAME, error.message, judged=False)
         return Generations(facts=(), measured=(), differing=(error.message,), finding=told)
+    unfinished = tuple(one for one in facts if gaps.unfinished(one))
     differences = [one for generation in facts for one in _differences(incident_folder, generation)]
     return Generations(
         facts=facts,
         measured=tuple(_measured(one) for one in facts),
-        differing=tuple(one.sentence(settings.run) for one in differences),
-        finding=_finding(facts, differences, settings.run),
+        differing=(*(one.sentence(settings.run) for one in differences), *_nothing_complete(facts, unfinished)),
+        finding=_finding(facts, unfinished, differences, settings.run),
     )
+
+
+def _nothing_complete(facts: Sequence[GenerationFacts], unfinished: Sequence[GenerationFacts]) -> Iterator[str]:
+    if facts and len(unfinished) == len(facts):
+        yield f"no generation is complete, so none can be vouched for: {gaps.counted_unfinished(unfinished)}"
 
 
 def _deleted(
@@ -73,14 +80,19 @@ def _deleted(
 
 
 def _differences(incident_folder: Path, generation: GenerationFacts) -> list[_Difference]:
-    found = []
+    found: list[_Difference] = []
     manifest = generation.manifest
+    if gaps.unfinished(generation):
+        return found  # nobody has promised that its files are whole
     if manifest is None and evidence.frozen_manifest(incident_folder, generation.name) is not None:
         told = _Difference(generation=generation, path=MANIFEST_NAME, expected="as frozen", seen="unreadable")
         found.append(told)
     if not generation.complete and (generation.path / COMPLETE_NAME).exists():
         expected, seen = "the digest of MANIFEST.json", "another"
         found.append(_Difference(generation=generation, path=COMPLETE_NAME, expected=expected, seen=seen))
+    if manifest is None and not found:
+        told = _Difference(generation=generation, path=MANIFEST_NAME, expected="a manifest", seen="none that is intact")
+        found.append(told)
     for entry in manifest.files if manifest is not None else ():
         seen = generation.file_digests.get(entry.path, "nothing that can be read")
         if seen != entry.digest:
@@ -89,11 +101,21 @@ def _differences(incident_folder: Path, generation: GenerationFacts) -> list[_Di
     return found
 
 
-def _finding(facts: tuple[GenerationFacts, ...], differences: list[_Difference], run: Path) -> Finding:
+def _finding(
+    facts: tuple[GenerationFacts, ...],
+    unfinished: tuple[GenerationFacts, ...],
+    differences: list[_Difference],
+    run: Path,
+) -> Finding:
     if not facts:
         return untestable(NAME, "there is no generation", judged=False)
+    num_complete = len(facts) - len(unfinished)
+    if not num_complete:
+        return untestable(NAME, f"no generation is complete: {gaps.counted_unfinished(unfinished)}", judged=False)
     if not differences:
-        return agrees(NAME, f"every file of {len(facts)} generations is what its manifest says", judged=False)
+        but = f"; not compared: {gaps.counted_unfinished(unfinished)}" if unfinished else ""
+        text = f"every file of {counted(num_complete, 'generation')} is what its manifest says{but}"
+        return agrees(NAME, text, judged=False)
     first = differences[0]
     names = [f"{one.generation.name}/{one.path}" for one in differences]
     return Finding(

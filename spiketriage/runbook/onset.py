@@ -15,6 +15,7 @@ from spiketriage.readers.telemetry.lineage import Telemetry
 from spiketriage.records import StepPoint
 
 MAX_ROWS = 5000
+NOTHING = "nothing spiked: audit"
 _ROWS_AFTER_ONSET = 500
 _METRICS = ("loss/mean", "grad/norm", "update/norm", "lr")
 
@@ -39,7 +40,7 @@ def find_onset(telemetry: Telemetry) -> Onset:
     step = alarms[0].step if alarms else None
     return Onset(
         step=step,
-        reason=alarms[0].sentence if alarms else "nothing spiked: audit",
+        reason=alarms[0].sentence if alarms else NOTHING,
         alarms=alarms,
         points=tuple(_window(points, step, sentences)),
     )

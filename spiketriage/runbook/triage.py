@@ -6,7 +6,7 @@ It calls the steps as a person would and holds no state: an interrupted triage i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spiketriage.errors import RefusedError, TrialError
@@ -19,7 +19,9 @@ from spiketriage.runbook.progress import say
 
 INTEGRITY, PARTIAL, CHILD_FAILED = 4, 6, 7
 EXPLAINED = ("established", "supported")  # a verdict that accounts for what hash found
+DISMISSED = ("expected-behaviour", "telemetry-artefact", "unresolved")  # verdicts that leave later anomalies open
 MAX_ROUNDS = 8
+MAX_LATER = 3
 
 
 @dataclass(slots=True)
@@ -66,6 +68,14 @@ def run(
     """
     del argv  # every step journals its own command line
     walk = _Walk(run_folder=run_folder, incidents=incidents, incident=incident or _latest(run_folder, incidents, step))
+    first = _triage(walk, step, budget)
+    if incident is not None or step is not None:
+        return first
+    return _go_on(first, run_folder, incidents, budget)
+
+
+def _triage(walk: _Walk, step: int | None, budget: int | None) -> StepResult:
+    """One incident, from freeze to report."""
     walk.incident = walk.step("freeze", freeze.run, step=step).incident
     walk.step("hash", hash.run)
     walk.step("check", check.run, audit=True)
@@ -78,6 +88,30 @@ def run(
         lines=(*verdict.lines, *written.lines),
         data={**verdict.data, "report": written.data, "exit_codes": dict(walk.exit_codes)},
         next_commands=written.next_commands,
+    )
+
+
+def _go_on(first: StepResult, run_folder: Path, incidents: Path | None, budget: int | None) -> StepResult:
+    """When the first anomaly names no fault, look at what came after it: a clean outlier must not hide a fault.
+
+    Each later anomaly is an incident of its own; the first one that names a cause is the answer.
+    """
+    found, executed = first, first.data["steps_executed"]
+    for _ in range(MAX_LATER):
+        later = found.data["later"]
+        if found.verdict not in DISMISSED or not later or (budget is not None and executed >= budget):
+            break
+        say(f"triage: {found.verdict} at {found.incident}; step {later[0]} came later and is not explained by it")
+        found = _triage(_Walk(run_folder=run_folder, incidents=incidents, incident=None), later[0], budget)
+        executed += found.data["steps_executed"]
+    chosen = found if found.data["cause"] is not None else first
+    if chosen is first and found is first:
+        return first
+    told = f"triage looked at more than one anomaly; this is the incident {chosen.incident}"
+    return replace(
+        chosen,
+        lines=(*chosen.lines, told),
+        data={**chosen.data, "steps_executed": executed, "first_incident": first.incident},
     )
 
 

@@ -35,7 +35,10 @@ def cases(draw: st.DrawFn) -> Case:
         found.pop(name, None)
     found |= {finding.name: finding for finding in draw(st.lists(findings_of, max_size=3))}
     return make_case(
-        found.values(), spiked=spiked, possible=draw(st.lists(st.sampled_from(NAMES), max_size=3)), steps_executed=1
+        found.values(),
+        spike_step=10**6 if spiked else None,
+        possible=draw(st.lists(st.sampled_from(NAMES), max_size=3)),
+        steps_executed=1,
     )
 
 
@@ -55,7 +58,7 @@ def spoken_for(case: Case) -> set[str]:
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
 def test_each_cause_is_named_when_every_prediction_comes_true(cause: Cause) -> None:
-    verdict = judge(CAUSES, make_case(predicted(cause), spiked=True, possible=(), steps_executed=3))
+    verdict = judge(CAUSES, make_case(predicted(cause), spike_step=10**6, possible=(), steps_executed=3))
     if cause.verdict is not None:
         assert (verdict.kind, verdict.cause, verdict.explanation) == (cause.verdict, None, cause.summary)
     else:
@@ -70,7 +73,7 @@ def test_no_cause_is_named_while_one_of_its_deciding_cells_is_untested(cause: Ca
             [finding for finding in predicted(cause) if finding.name != missing],
             [replace(one, outcome="not testable") if one.name == missing else one for one in predicted(cause)],
         ):
-            verdict = judge(CAUSES, make_case(found, spiked=True, possible=(), steps_executed=0))
+            verdict = judge(CAUSES, make_case(found, spike_step=10**6, possible=(), steps_executed=0))
             assert verdict.cause != cause.name, missing
             assert verdict.explanation != cause.summary, missing
 
@@ -130,14 +133,14 @@ def test_an_anomaly_is_never_waved_through_and_silence_never_accuses(case: Case)
 
 def test_context_is_left_out() -> None:
     context = Finding(name="continuity", outcome="differs", summary="", judged=False)
-    case = make_case([context], spiked=False, possible=(), steps_executed=0)
+    case = make_case([context], spike_step=None, possible=(), steps_executed=0)
     assert case.findings == {}
     assert judge(CAUSES, case).kind == "unresolved"
 
 
 def test_two_causes_that_fit_are_named_as_a_set() -> None:
     moments = Finding(name="restored-optimizer", outcome="differs", summary="")
-    verdict = judge(CAUSES, make_case([moments], spiked=False, possible=("reference-loader",), steps_executed=0))
+    verdict = judge(CAUSES, make_case([moments], spike_step=None, possible=("reference-loader",), steps_executed=0))
     assert verdict.kind == "undetermined"
     assert verdict.candidates == ("stale-optimizer", "optimizer-not-restored")
     assert verdict.cause is None
