@@ -60,7 +60,8 @@ class _Signal:
 
 
 _LOSS = _Signal(name="loss", logarithmic=False, floor=0.03, width=6.0, shifts=True)
-_GRAD_NORM = _Signal(name="grad_norm", logarithmic=True, floor=0.10, width=6.0, shifts=True)
+# The floor makes the band of the heavy-tailed gradient norm at least three times its median (prototype.md §3).
+_GRAD_NORM = _Signal(name="grad_norm", logarithmic=True, floor=0.18, width=6.0, shifts=True)
 _UPDATE = _Signal(name="update_norm / lr", logarithmic=True, floor=0.05, width=6.0, shifts=False)
 
 

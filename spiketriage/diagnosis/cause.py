@@ -6,11 +6,25 @@ A cause holds no code path: the judge compares its predictions with the findings
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spiketriage.records import CauseClass, VerdictKind
 
 ANY = ("agrees", "differs", "nonfinite")
+
+# Findings that speak only to the causes that mention them: what a remedy did, how replays relate to each other.
+NEUTRAL = (
+    "replay-spike",
+    "replay-determinism",
+    "later-window",
+    "loader-heals",
+    "code-heals",
+    "kernel-heals",
+    "precision-heals",
+)
+
+# A fault that happened once: replays agree with each other bit for bit, and what spiked in production does not in them.
+ONCE: dict[str, tuple[str, ...]] = {"replay-spike": ("agrees",), "replay-determinism": ("agrees",)}
 
 # What a fault of state, machine or restart leaves open: batches may or may not look odd on top of it.
 BATCH_CELLS_OPEN: dict[str, tuple[str, ...]] = {
@@ -38,10 +52,11 @@ RANKS_APART: dict[str, tuple[str, ...]] = {
 class Cause:
     """One root cause.
 
-    `predicts` maps a finding's name to the outcomes that this cause allows, each an outcome or `outcome@stage`;
-    a finding that is not named must agree. `decides` are the cells that must be tested before the cause may be
-    named, `decides_on_spike` those that count only when something spiked. `located_by` are findings whose place is
-    the cause's place, best first. `verdict` is set for causes that are no fault.
+    `predicts` maps a finding's name to the outcomes that this cause allows: an outcome, `outcome@<stage or field>`,
+    or `outcome@<stage>#1` for one rank alone; a finding that is not named must agree, unless it is `NEUTRAL`.
+    `decides` are the cells that must be tested before the cause may be named, `decides_on_spike` those that count
+    only when something spiked. `located_by` are findings whose place is the cause's place, best first.
+    `needs_spike` is set where silence excludes the cause; `verdict` for causes that are no fault.
     """
 
     name: str
@@ -55,8 +70,7 @@ class Cause:
     repair: str
     control: str
     verdict: VerdictKind | None = None
-    notes: tuple[str, ...] = field(default=())
 
     def allows(self, finding: str) -> tuple[str, ...]:
         """Outcomes that this cause allows for `finding`."""
-        return self.predicts.get(finding, ("agrees",))
+        return self.predicts.get(finding, ANY if finding in NEUTRAL else ("agrees",))

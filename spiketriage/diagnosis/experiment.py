@@ -132,6 +132,29 @@ def not_testable(name: str, reason: str) -> Finding:
     return Finding(name=name, outcome="not testable", source="experiment", summary=reason)
 
 
+def read_remedy(name: str, setting: Setting, answers: Mapping[str, Answer], arm: Arm, what: str) -> Finding:
+    """Whether the suspect step is ordinary (`agrees`) once the factor is changed, or still anomalous (`differs`)."""
+    answer = answers[arm.variant.key]
+    if answer.not_testable:
+        return not_testable(name, answer.not_testable)
+    score = anomaly(answer, setting.suspect, setting.band)
+    if math.isnan(score):
+        return not_testable(name, f"{what}: the suspect step was not executed")
+    outcome = "agrees" if score <= setting.threshold else "differs"
+    off = f" ({score:.1f} scales off)" if math.isfinite(score) else ""
+    return Finding(
+        name=name,
+        outcome=outcome,  # type: ignore[arg-type]
+        source="experiment",
+        summary=f"{what}, step {setting.suspect} is {'ordinary' if outcome == 'agrees' else 'still anomalous'}{off}",
+        where=Where(step=setting.suspect),
+        expected=f"within {setting.threshold:.1f} scales",
+        seen=f"{score:.1f} scales",
+        magnitude=score,
+        trials=(arm.variant.key,),
+    )
+
+
 def without_effect(experiment: Experiment, setting: Setting, answers: Mapping[str, Answer]) -> str:
     """Why the experiment's factor is not proven to have changed alone; empty when every digest says it did.
 

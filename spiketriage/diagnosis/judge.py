@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spiketriage.diagnosis.cause import Cause
+from spiketriage.diagnosis.cause import NEUTRAL, Cause
 from spiketriage.records import CauseView, Finding, Verdict, Where
+from spiketriage.wire.chain import position
 
-NOTHING_DONE = "nothing has been checked yet"
+NOTHING_DONE = "too little was tested to say anything"
 DAMAGE = ("generation-digests",)  # harms the next rollback, whatever caused this incident
 
 
@@ -52,8 +53,11 @@ def make_case(
 
 def allowed(cause: Cause, finding: Finding) -> bool:
     """Whether `cause` allows this outcome, at this stage when it says a stage."""
-    place = f"{finding.outcome}@{finding.where.stage}"
-    return any(option in (finding.outcome, place) for option in cause.allows(finding.name))
+    where = finding.where
+    spellings = {finding.outcome, f"{finding.outcome}@{where.stage}", f"{finding.outcome}@{where.field}"}
+    if where.rank is not None:
+        spellings.add(f"{finding.outcome}@{where.stage}#1")
+    return any(option in spellings for option in cause.allows(finding.name))
 
 
 def deciding(cause: Cause, case: Case) -> tuple[str, ...]:
@@ -90,13 +94,21 @@ def weigh(cause: Cause, case: Case) -> CauseView:
 
 
 def _is_late(finding: Finding, case: Case) -> bool:
+    """Whether what was found lies behind the loss and gradient of the step that spiked."""
     step = finding.where.step
-    return finding.outcome != "agrees" and None not in (step, case.spike_step) and step > case.spike_step  # type: ignore[operator]
+    if finding.outcome == "agrees" or step is None or case.spike_step is None:
+        return False
+    behind = finding.where.stage is not None and position(finding.where.stage) >= position("clip_lr")
+    return step > case.spike_step or (step == case.spike_step and behind)
 
 
 def anomalies(case: Case) -> tuple[str, ...]:
     """Names of findings that speak against the run."""
-    return tuple(name for name, f in case.findings.items() if f.outcome in ("differs", "nonfinite"))
+    return tuple(
+        name
+        for name, finding in case.findings.items()
+        if finding.outcome in ("differs", "nonfinite") and name not in NEUTRAL
+    )
 
 
 def judge(causes: Sequence[Cause], case: Case) -> Verdict:
@@ -116,9 +128,16 @@ def judge(causes: Sequence[Cause], case: Case) -> Verdict:
         return _verdict(case, views, "unresolved", f"no known cause explains {', '.join(found)} together")
     if case.spiked:
         return _verdict(case, views, "unresolved", "something spiked, and no check or experiment found what differs")
-    if not case.findings:
+    if not _was_looked_at(case):
         return _verdict(case, views, "unresolved", NOTHING_DONE)
     return _verdict(case, views, "nothing-found", "no step differs: every check and replay that was done agrees")
+
+
+def _was_looked_at(case: Case) -> bool:
+    """Whether silence means something: the window was replayed, and at least one check could be done."""
+    replay = case.findings.get("replay")
+    checked = any(f.source == "check" and f.outcome == "agrees" for f in case.findings.values())
+    return replay is not None and replay.outcome == "agrees" and checked
 
 
 def _testable(alive: Sequence[CauseView], decided: Sequence[CauseView], case: Case) -> bool:

@@ -14,7 +14,7 @@ from spiketriage.diagnosis.judge import Case, deciding, weigh
 from spiketriage.diagnosis.launch import unique
 from spiketriage.diagnosis.setting import Setting
 
-REPLAY = "replay"
+REPLAY, LATER = "replay", "later-window"
 TWO_BY_TWO = (
     "suspect-batch/suspect-state",
     "clean-batch/suspect-state",
@@ -36,7 +36,8 @@ class Proposal:
 def possible(experiments: Sequence[Experiment], setting: Setting, case: Case) -> tuple[str, ...]:
     """Names of experiments that this setting allows and that were not done yet.
 
-    Batch experiments mean something only when the incident spiked and reproduced (DESIGN §6).
+    Batch experiments mean something only when the incident spiked and reproduced (DESIGN §6), and the look at a
+    later window only when it did not.
     """
     replay = case.findings.get(REPLAY)
     if replay is None:
@@ -44,12 +45,19 @@ def possible(experiments: Sequence[Experiment], setting: Setting, case: Case) ->
     reproduced = replay.outcome == "agrees"
     allowed = []
     for experiment in experiments:
-        needs_spike = experiment.FACTOR in ("batch", "state", "kernel", "precision")
         if experiment.NAME in case.findings or not experiment.arms(setting):
             continue
-        if reproduced and (setting.spiked or not needs_spike):
+        if is_meaningful(experiment, reproduced=reproduced, spiked=setting.spiked):
             allowed.append(experiment.NAME)
     return tuple(allowed)
+
+
+def is_meaningful(experiment: Experiment, *, reproduced: bool, spiked: bool) -> bool:
+    """Whether the answer could mean anything, given whether the replay reproduced and something spiked."""
+    if experiment.NAME == LATER:
+        return not reproduced
+    needs_spike = experiment.FACTOR in ("batch", "state", "kernel", "precision") or experiment.NAME.endswith("-heals")
+    return reproduced and (spiked or not needs_spike)
 
 
 def propose(
@@ -103,7 +111,7 @@ def _cheapest_split(
 
 
 def _is_reference(name: str) -> bool:
-    return name in ("reference-kernel", "reference-precision")
+    return name in ("reference-kernel", "reference-precision", "kernel-heals", "precision-heals")
 
 
 def _pairs_split(name: str, suspects: Sequence[Cause], case: Case) -> float:

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from spiketriage.diagnosis.compare import Chain, Comparison, by_step, compare, compare_loads, relative_noise
+from spiketriage.diagnosis.experiment import Arm, read_remedy
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.plan import REPLAY
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.diagnosis.view import View
 from spiketriage.records import Finding, LoadRecord, Where
 
+SPIKE_AGAIN = "replay-spike"
 NUM_REPLAYS = 3  # bit-compared replays before anyone says "transient"
 NOISE_BAND = 10.0  # times the difference of two replays (DESIGN §6)
 
@@ -59,15 +61,52 @@ def read_replay(view: View, setting: Setting, answers: Sequence[Answer]) -> Find
     return _finding("differs", text, where, keys, seen, None)
 
 
+def replay_findings(view: View, setting: Setting, answers: Sequence[Answer]) -> list[Finding]:
+    """The replay's finding, whether replays agree with each other, and whether the spike came back in them."""
+    findings = [read_replay(view, setting, answers)]
+    if len(answers) >= NUM_REPLAYS:
+        findings.append(_determinism(answers))
+    if setting.spiked:
+        arm = Arm(control=answers[0].trial, variant=answers[0].trial)
+        findings.append(read_remedy(SPIKE_AGAIN, setting, {answers[0].trial.key: answers[0]}, arm, "replayed"))
+    return findings
+
+
+def _determinism(answers: Sequence[Answer]) -> Finding:
+    chains = [by_step(answer.steps) for answer in answers]
+    same = _identical(chains)
+    words = "agree with each other bit for bit" if same else "differ among themselves"
+    return Finding(
+        name="replay-determinism",
+        outcome="agrees" if same else "differs",
+        source="experiment",
+        summary=f"{len(chains)} replays {words}",
+        expected="identical digests",
+        seen="identical" if same else f"up to {_noise(chains):.3g} relative",
+        trials=tuple(answer.trial.key for answer in answers),
+    )
+
+
+def _noise(chains: Sequence[Chain]) -> float:
+    return max(relative_noise(left, right) for left, right in combinations(chains, 2))
+
+
 def _tolerant(view: View, chains: Sequence[Chain], where: Where, keys: tuple[str, ...], span: str) -> Finding:
-    noise = max(relative_noise(left, right) for left, right in combinations(chains, 2))
+    noise = _noise(chains)
     distance = relative_noise(view.history(), chains[0])
     ratio = distance / noise if noise > 0 else float("inf")
     seen = f"production against replay {distance:.3g}, replay against replay {noise:.3g}"
     if ratio <= NOISE_BAND:
         return _finding("agrees", f"within measured noise over {span}", Where(), keys, seen, ratio)
-    text = f"production lies {ratio:.3g} times the measured noise from its replay, first at step {where.step}"
-    return _finding("differs", text, where, keys, seen, ratio)
+    # Digests part at the first step of a noisy run: only a scalar beyond the noise says where it begins.
+    step = next((n for n in sorted(chains[0]) if _is_beyond(view, chains[0], n, noise)), where.step)
+    text = f"production lies {ratio:.3g} times the measured noise from its replay, first beyond it at step {step}"
+    return _finding("differs", text, Where(step=step), keys, seen, ratio)
+
+
+def _is_beyond(view: View, chain: Chain, step: int, noise: float) -> bool:
+    one = {step: view.history().get(step, {})}
+    return relative_noise(one, {step: chain[step]}) > NOISE_BAND * noise
 
 
 def _identical(chains: Sequence[Chain]) -> bool:

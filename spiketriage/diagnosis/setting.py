@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from spiketriage.diagnosis.anchors import refusal
+from spiketriage.diagnosis.compare import Chain
 from spiketriage.diagnosis.launch import Site
 from spiketriage.diagnosis.view import View
 from spiketriage.digests import of_mapping
 from spiketriage.errors import RefusedError
-from spiketriage.records import Anchors, Identity, StepRecord
+from spiketriage.records import Anchors, GenerationFacts, Identity, StepRecord
 from spiketriage.wire.trial import Factors, Trial
 
 NUM_CLEAN = 3
@@ -52,6 +53,7 @@ class Setting:
     """What every experiment of one incident starts from.
 
     `suspect` is the step of the batch tests; `first_bad` the earliest anchor, which the replay must cover;
+    `production` is the recorded chain; `later_good` a complete generation after the window, to be replayed for a step;
     `ids` are production's batch names by step and rank; `clean` are steps whose batches looked ordinary;
     `threshold` is how many scales of `band` count as anomalous: half of what production itself showed.
     """
@@ -68,6 +70,9 @@ class Setting:
     ids: Mapping[int, Mapping[str, Any]]
     band: Band
     threshold: float
+    production: Chain
+    later_good: str | None
+    later_good_step: int
     run_key: str
     reference_code: str | None
 
@@ -81,6 +86,19 @@ class Setting:
             first_step=first,
             last_step=last or self.last_step,
             repeat=repeat,
+            run_key=self.run_key,
+        )
+
+    def later_replay(self) -> Trial | None:
+        """One step from the first complete generation after the window."""
+        if self.later_good is None:
+            return None
+        return Trial(
+            kind="replay",
+            purpose="replay",
+            factors=Factors(state=f"{self.later_good}@{self.later_good_step}"),
+            first_step=self.later_good_step + 1,
+            last_step=self.later_good_step + 1,
             run_key=self.run_key,
         )
 
@@ -124,6 +142,7 @@ def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
         raise RefusedError(f"the suspect step {suspect} does not lie after {anchors.known_good}")
     band_history = [record for record in telemetry.lineage(telemetry.ranks[0]) if record.step < first_bad]
     band = _band(band_history)
+    later = _later(view, max(suspect, first_bad) + STEPS_AFTER)
     return Setting(
         anchors=anchors,
         spiked=spiked,
@@ -133,6 +152,9 @@ def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
         known_good_step=good,
         older_good=anchors.older_good,
         older_good_step=None if anchors.older_good is None else int(view_step(view, anchors.older_good)),
+        production=view.history(),
+        later_good=later.name if later is not None else None,
+        later_good_step=(later.step or 0) if later is not None else 0,
         clean=_clean_steps(band_history),
         ids=_ids(view),
         band=band,
@@ -152,6 +174,15 @@ def audit_anchors(view: View, anchors: Anchors) -> Anchors:
     chosen = max(sound, key=lambda facts: (restarts.get(facts.name, -1), facts.step), default=None)
     older = [facts.name for facts in sound if chosen is not None and (facts.step or 0) < (chosen.step or 0)]
     return replace(anchors, known_good=chosen.name if chosen else None, older_good=older[-1] if older else None)
+
+
+def _later(view: View, after: int) -> GenerationFacts | None:
+    """The first complete generation after a step that production continued from."""
+    steps = set(view.telemetry.steps)
+    return next(
+        (g for g in view.generations if g.complete and g.step is not None and g.step > after and g.step + 1 in steps),
+        None,
+    )
 
 
 def make_site(view: View, setting: Setting, trials: Path) -> Site:

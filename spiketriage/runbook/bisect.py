@@ -12,8 +12,9 @@ from typing import Any
 
 from spiketriage.diagnosis.causes import CAUSES
 from spiketriage.diagnosis.judge import judge
+from spiketriage.diagnosis.setting import STEPS_AFTER
 from spiketriage.records import CauseView, Finding, StepResult, Verdict, Where
-from spiketriage.runbook.bench import next_command, open_bench
+from spiketriage.runbook.bench import Bench, next_command, open_bench
 
 INCONCLUSIVE = ("undetermined", "unresolved")
 NUM_NAMED = 4
@@ -42,10 +43,21 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
         lines=(*tell(verdict, case.findings), *why),
         data={
             **verdict_data(verdict),
+            "later": later_anomalies(bench),
             "next_experiments": [] if settled or proposal is None else proposal.experiments,
         },
         next_commands=(following,),
     )
+
+
+def later_anomalies(bench: Bench) -> list[int]:
+    """Steps behind the replayed window at which something spiked or a check found something, earliest first."""
+    if not bench.setting.spiked:
+        return []
+    behind = bench.setting.suspect + STEPS_AFTER
+    alarms = {point.step for point in bench.dossier.steps if point.alarm}
+    found = {f.where.step for f in bench.dossier.findings if f.judged and f.outcome in ("differs", "nonfinite")}
+    return sorted(step for step in alarms | found if step is not None and step > behind)
 
 
 def verdict_data(verdict: Verdict) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from spiketriage.diagnosis.experiment import Experiment, lint, not_testable, without_effect
 from spiketriage.diagnosis.experiments import EXPERIMENTS
 from spiketriage.diagnosis.launch import Answer, execute, unique
-from spiketriage.diagnosis.plan import REPLAY, cost
+from spiketriage.diagnosis.plan import REPLAY, cost, is_meaningful
 from spiketriage.errors import RefusedError, UsageError
 from spiketriage.records import Finding, StepResult
 from spiketriage.runbook.bench import Bench, new_rows, open_bench
@@ -81,7 +81,7 @@ def _chosen(bench: Bench, experiments: tuple[str, ...], factors: tuple[str, ...]
         raise UsageError(f"no experiment is called {unknown[0]!r}; known: {', '.join(known)}")
     names = experiments or (_of_factor(bench, factors[0]) if factors else _proposed(bench))
     chosen = [known[name] for name in names]
-    _require_replay(bench)
+    _require_replay(bench, chosen)
     for experiment in chosen:
         if not experiment.arms(bench.setting):
             raise RefusedError(
@@ -115,14 +115,21 @@ def _proposed(bench: Bench) -> tuple[str, ...]:
     return proposal.experiments
 
 
-def _require_replay(bench: Bench) -> None:
+def _require_replay(bench: Bench, chosen: Sequence[Experiment]) -> None:
     replay = next((f for f in bench.dossier.findings if f.name == REPLAY), None)
     if replay is None:
         raise RefusedError("the incident was not replayed yet", hint=bench.command("replay"))
-    if replay.outcome != "agrees":
+    reproduced = replay.outcome == "agrees"
+    pointless = [e.NAME for e in chosen if not is_meaningful(e, reproduced=reproduced, spiked=bench.setting.spiked)]
+    if pointless and not reproduced:
         raise RefusedError(
             f"the replay does not reproduce production ({replay.summary}), so a branch would mean nothing",
             hint=bench.command("bisect"),
+        )
+    if pointless:
+        raise RefusedError(
+            f"{pointless[0]} would mean nothing here: nothing spiked, or production repeats bit for bit",
+            hint=f"{bench.command('branch')} --list",
         )
 
 

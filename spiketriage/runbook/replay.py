@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from spiketriage.diagnosis.launch import Answer, execute
-from spiketriage.diagnosis.replaying import NUM_REPLAYS, first_look, read_replay
+from spiketriage.diagnosis.replaying import NUM_REPLAYS, first_look, replay_findings
 from spiketriage.errors import UsageError
 from spiketriage.records import StepResult
 from spiketriage.runbook.bench import Bench, new_rows, open_bench
@@ -38,9 +38,10 @@ def run(
     _check_window(bench, last)
     with bench.incident.session(argv) as session:
         answers = _answers(bench, repeats, last)
-        finding = read_replay(bench.view, bench.setting, answers)
+        findings = replay_findings(bench.view, bench.setting, answers)
+        finding = findings[0]
         session.trials(new_rows(answers))
-        session.findings([finding])
+        session.findings(findings)
         session.exit_code = 5 if finding.outcome == "not testable" else 0
     reproduced = finding.outcome == "agrees" and bench.setting.spiked
     cached = sum(answer.cached for answer in answers)
@@ -52,6 +53,7 @@ def run(
         lines=(
             f"replay {finding.outcome}: {finding.summary}",
             *([f"  {finding.seen}"] if finding.seen else []),
+            *(f"{other.name} {other.outcome}: {other.summary}" for other in findings[1:]),
             f"{len(answers)} {'replay' if len(answers) == 1 else 'replays'}, {executed} steps executed"
             + (f", {cached} cached" if cached else ""),
         ),

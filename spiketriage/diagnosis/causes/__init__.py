@@ -12,10 +12,14 @@ from spiketriage.diagnosis.causes.optimization import (
     stale_optimizer,
 )
 from spiketriage.diagnosis.causes.systems import (
+    code_change,
+    environment_differs,
     metric_artefact,
+    optimizer_corruption,
     skipped_all_reduce,
     transient_compute,
     weight_bit_flip,
+    weights_overwritten,
     wrong_parameters_restored,
     wrong_read,
 )
@@ -33,8 +37,12 @@ CAUSES: tuple[Cause, ...] = (
     fp16_overflow.CAUSE,
     weight_bit_flip.CAUSE,
     skipped_all_reduce.CAUSE,
+    weights_overwritten.CAUSE,
     wrong_read.CAUSE,
     transient_compute.CAUSE,
+    optimizer_corruption.CAUSE,
+    environment_differs.CAUSE,
+    code_change.CAUSE,
     wrong_parameters_restored.CAUSE,
     metric_artefact.CAUSE,
 )

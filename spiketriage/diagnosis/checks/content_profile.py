@@ -108,16 +108,21 @@ def _judge(suspect: int, chosen: Mapping[int, tuple[Document, ...]], index: Data
     oddities: list[_Oddity] = []
     notes = [_few(source, texts) for source, texts in others.items() if len(texts) < FEW_DOCUMENTS]
     num_judged = 0
+    refused: list[_Group] = []
     for rank, documents in sorted(chosen.items()):
         for group in _groups(rank, documents, index, others):
             if reason := _unjudgeable(group):
                 notes.append(f"rank {rank}, {group.sources}: {reason}")
+                refused.append(group)
             else:
                 num_judged += 1
                 oddities += _oddities(group)
     told = f" ({'; '.join(notes)})" if notes else ""
     if oddities:
         return _differs(suspect, max(oddities, key=lambda item: item.ratio), told)
+    if any(len(group.text) >= MIN_GROUP_BYTES for group in refused):
+        # A group that has nothing to be compared with is not clean: it is unknown.
+        return untestable(NAME, f"step {suspect}: a part could not be judged{told}", where=Where(step=suspect))
     if not num_judged:
         return untestable(NAME, f"nothing of step {suspect} could be judged{told}", where=Where(step=suspect))
     judged = counted(num_judged, "group")

@@ -13,6 +13,7 @@ from spiketriage.diagnosis.view import View, broken_since_load, broken_tensors, 
 from spiketriage.records import Finding, LoadRecord, StepRecord, Where
 
 NAME = "continuity"
+ONE_TENSOR, SEVERAL_TENSORS = "one tensor", "several tensors"  # a flipped bit changes one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,13 @@ def _differs(breaks: list[_Break]) -> Finding:
         outcome="differs",
         summary=f"rank {rank}: {first.tensor}{others} changed in memory between the end of step {step - 1} "
         f"and the start of step {step}, with no optimizer step in between{again}",
-        where=Where(step=step, stage="params_before", key=first.tensor, rank=rank),
+        where=Where(
+            step=step,
+            stage="params_before",
+            key=first.tensor,
+            rank=rank,
+            field=ONE_TENSOR if first.num_tensors == 1 else SEVERAL_TENSORS,
+        ),
         expected=f"as step {step - 1} left it: {first.expected}",
         seen=stage_digests(first.record, "params_before")[first.tensor].hex(),
         magnitude=float(first.num_tensors),

@@ -24,6 +24,7 @@ WATCHED = (
     "update/norm",
     "logz/mean",
 )
+FEEDS_THE_UPDATE = ("grad/norm_local", "grad/norm", "clip/coefficient")
 STAGE_OF = {
     "grad/norm_local": "local_gradient",
     "grad/norm": "reduced_gradient",
@@ -43,6 +44,10 @@ def run(view: View) -> tuple[Finding, ...]:
     """One finding: the first nonfinite metric that nothing in the chain explains."""
     history = view.history()
     odd = [found for step, records in history.items() for found in _unexplained(step, records)]
+    consumed = next((found for found in odd if _is_consumed(found, history)), None)
+    if consumed is not None:
+        reason = f"step {consumed.step}: {consumed.metric} is {consumed.value} and scales the update: no mere number"
+        return (untestable(NAME, reason, where=Where(step=consumed.step, key=consumed.metric, rank=consumed.rank)),)
     decided = [found for found in odd if _continues_finite(history, found.step)]
     if decided:
         return (_differs(decided),)
@@ -64,6 +69,14 @@ def _unexplained(step: int, records: Mapping[int, StepRecord]) -> list[_Artefact
         for rank, record in sorted(records.items())
         if name in record.metrics and not math.isfinite(record.metrics[name])
     ]
+
+
+def _is_consumed(found: _Artefact, history: History) -> bool:
+    """Whether the number went into the update: finite gradients can have an infinite norm."""
+    if found.metric not in FEEDS_THE_UPDATE:
+        return False
+    coefficient = history[found.step][found.rank].metrics.get("clip/coefficient", 1.0)
+    return not math.isfinite(coefficient) or coefficient == 0
 
 
 def _continues_finite(history: History, step: int) -> bool:

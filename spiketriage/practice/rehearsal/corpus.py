@@ -14,7 +14,7 @@ MIN_DISTINCT_BYTES = 10
 RARE_SOURCE = "table"
 
 # Fixed mixture weights of an ordinary run, by source.
-WEIGHTS: dict[str, float] = {"scripture": 0.36, "jargon": 0.30, "code": 0.22, "law": 0.10, RARE_SOURCE: 0.02}
+WEIGHTS: dict[str, float] = {"scripture": 0.36, "jargon": 0.29, "code": 0.22, "law": 0.10, RARE_SOURCE: 0.03}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,8 +64,15 @@ class Corpus:
         return PlannedDocument(source=source, data=data)
 
     def mix(self, number: int) -> list[PlannedDocument]:
-        """`number` documents drawn by `WEIGHTS`, in the order in which they will be consumed."""
-        sources = self.chooser.choices(tuple(WEIGHTS), weights=tuple(WEIGHTS.values()), k=number)
+        """`number` documents drawn by `WEIGHTS`, in the order in which they will be consumed.
+
+        The rare source is spread evenly: two of its documents in one small batch would be a spike of their own.
+        """
+        common = {source: weight for source, weight in WEIGHTS.items() if source != RARE_SOURCE}
+        sources = self.chooser.choices(tuple(common), weights=tuple(common.values()), k=number)
+        stride = round(1 / WEIGHTS[RARE_SOURCE])
+        for start in range(0, number, stride):
+            sources[min(number - 1, start + self.chooser.randrange(stride // 2))] = RARE_SOURCE
         return [self.take(source) for source in sources]
 
     def fill(self, source: str, length_bytes: int) -> bytes:

@@ -20,7 +20,7 @@ CAUSE = Cause(
         "suspect-batch/older-state": ANY,
     },
     decides=("shard-digests", "consumed-content", "replay"),
-    decides_on_spike=("skip-batch", "suspect-batch/older-state"),
+    decides_on_spike=("skip-batch", "suspect-batch/older-state", "reference-kernel", "reference-precision"),
     located_by=("consumed-content", "shard-digests"),
     repair="restore every shard that `hash` names from a copy that matches the index; roll back to known good; replay",
     control="the same continuation on the rotten shard must fail again",

@@ -14,11 +14,12 @@ CAUSE = Cause(
     predicts={
         **BATCH_FOLLOWS,
         "reference-kernel": ("differs",),
+        "kernel-heals": ("agrees",),
         "reference-code": ANY,
         "composition": ANY,
     },
     decides=("reference-kernel", "content-profile", "replay"),
-    decides_on_spike=("suspect-batch/older-state", "skip-batch", "reference-precision"),
+    decides_on_spike=("suspect-batch/older-state", "skip-batch", "kernel-heals", "reference-precision"),
     located_by=("reference-kernel",),
     needs_spike=True,
     repair="use the reference kernel for the affected shape until the kernel is fixed; replay from known good",

@@ -13,6 +13,7 @@ CAUSE = Cause(
     summary="the metric is wrong; the tensors of the step were finite and replay bit for bit",
     predicts={"metric-consistency": ("differs",), "composition": ANY, "skip-batch": ANY},
     decides=("metric-consistency", "finiteness", "replay"),
+    decides_on_spike=("suspect-batch/suspect-state",),
     located_by=("metric-consistency",),
     repair="none for the run: repair the logging path",
     control="none",

@@ -5,7 +5,7 @@ This file is data; it never computes.
 
 from __future__ import annotations
 
-from spiketriage.diagnosis.cause import ANY, BATCH_CELLS_OPEN, RANKS_APART, Cause
+from spiketriage.diagnosis.cause import ANY, BATCH_CELLS_OPEN, ONCE, RANKS_APART, Cause
 
 CAUSE = Cause(
     name="transient-compute-error",
@@ -14,18 +14,15 @@ CAUSE = Cause(
     predicts={
         **BATCH_CELLS_OPEN,
         **RANKS_APART,
+        **ONCE,
         "ranks-reduced-gradient": ANY,
         "finiteness": ANY,
         "composition": ANY,
-        "replay": (
-            "differs@activations",
-            "differs@loss",
-            "differs@local_gradient",
-            "differs@optimizer",
-            "differs@params_after",
-        ),
+        "replay": ("differs@activations#1", "differs@loss#1", "differs@local_gradient#1"),
+        "later-window": ("agrees",),
     },
-    decides=("replay", "continuity"),
+    decides=("replay", "replay-determinism", "later-window", "continuity"),
+    decides_on_spike=("replay-spike",),
     located_by=("replay",),
     repair="drain the host of the named rank and screen it; roll back to the known-good generation",
     control="none: a transient does not come back on request",

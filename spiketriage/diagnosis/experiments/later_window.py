@@ -1,0 +1,47 @@
+"""One step replayed from a generation after the incident, and whether production still differs from it.
+
+It tells what happened once from what goes on, and never touches the suspect window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spiketriage.diagnosis.compare import by_step, compare
+from spiketriage.diagnosis.experiment import Arm, not_testable
+from spiketriage.diagnosis.launch import Answer
+from spiketriage.diagnosis.setting import Setting
+from spiketriage.records import Finding, Where
+
+NAME = "later-window"
+FACTOR = "state"
+ABOUT = "one step from a generation after the incident, against what production did there"
+
+
+def arms(setting: Setting) -> tuple[Arm, ...]:
+    """The later step, with the suspect window's replay as the control that differs."""
+    later = setting.later_replay()
+    return () if later is None else (Arm(control=setting.replay(), variant=later),)
+
+
+def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:
+    """Whether production repeats there bit for bit."""
+    found = arms(setting)
+    if not found:
+        return not_testable(NAME, "no generation after the incident is on disk")
+    trial = found[0].variant
+    comparison = compare(setting.production, by_step(answers[trial.key].steps))
+    where = comparison.where
+    if comparison.num_links == 0:
+        return not_testable(NAME, f"production recorded no link of step {trial.first_step}")
+    text = "repeats bit for bit: what happened, happened once" if where is None else "differs from its replay too"
+    return Finding(
+        name=NAME,
+        outcome="agrees" if where is None else "differs",
+        source="experiment",
+        summary=f"step {trial.first_step}, from {trial.factors.generation}, {text}",
+        where=where or Where(),
+        expected="identical digests",
+        seen="identical" if where is None else f"first at {where.stage} {where.key}",
+        trials=(trial.key,),
+    )

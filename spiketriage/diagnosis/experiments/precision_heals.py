@@ -1,0 +1,34 @@
+"""The remedy in fp32, changed alone, and whether the suspect step becomes ordinary with it.
+
+A cause that does not take the spike away with it is not the cause of the spike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spiketriage.diagnosis.experiment import Arm, not_testable, read_remedy
+from spiketriage.diagnosis.launch import Answer
+from spiketriage.diagnosis.setting import Setting
+from spiketriage.records import Finding
+
+NAME = "precision-heals"
+FACTOR = "precision"
+ABOUT = "the suspect batch in fp32: is it ordinary then?"
+
+
+def arms(setting: Setting) -> tuple[Arm, ...]:
+    """The suspect step with and without the change."""
+    return (
+        Arm(
+            control=setting.probe(batch=setting.suspect), variant=setting.probe(batch=setting.suspect, precision="fp32")
+        ),
+    )
+
+
+def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:
+    """Ordinary or still anomalous."""
+    found = arms(setting)
+    if not found:
+        return not_testable(NAME, "what the change needs is not on disk")
+    return read_remedy(NAME, setting, answers, found[0], "in fp32")
