@@ -5,6 +5,7 @@ It never lists a member by name.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
 from dataclasses import replace
@@ -13,13 +14,16 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from command_line import call
+from run_folder import write_run
 from synthetic_view import SyntheticRun
 
 import spiketriage
 from spiketriage.diagnosis import causes
-from spiketriage.diagnosis.cause import Cause
+from spiketriage.diagnosis import replaying as replaying_source
+from spiketriage.diagnosis.cause import NEUTRAL, Cause
 from spiketriage.diagnosis.causes import CAUSES
-from spiketriage.diagnosis.checks import CHECKS
+from spiketriage.diagnosis.checks import CHECKS, continuity
 from spiketriage.diagnosis.experiment import Arm, lint
 from spiketriage.diagnosis.experiments import EXPERIMENTS
 from spiketriage.diagnosis.plan import REPLAY
@@ -40,6 +44,7 @@ TUPLES: dict[str, tuple[str, ...]] = {
     "FAULTS": tuple(member.NAME for member in FAULTS),
     "COLLECTORS": tuple(member.name for member in COLLECTORS),
 }
+FIELDS = (continuity.ONE_TENSOR, continuity.SEVERAL_TENSORS)  # places that a check tells apart beside the stages
 FOLDERS = {
     PACKAGE / "diagnosis" / "checks": CHECKS,
     PACKAGE / "diagnosis" / "experiments": EXPERIMENTS,
@@ -61,7 +66,27 @@ def cause_files() -> dict[str, Path]:
 def emitted() -> set[str]:
     """Every finding's name that a check really gives on a run, and those of experiments, replay and hash."""
     given = {finding.name for finding in check_all(SyntheticRun().view(suspect=70))}
-    return {*given, REPLAY, hash_data.IDENTITY, hash_data.SHARDS, *TUPLES["EXPERIMENTS"]}
+    replaying = constants(Path(replaying_source.__file__))
+    return {
+        *given,
+        REPLAY,
+        *(name for name in NEUTRAL if name in replaying | experiments()),
+        hash_data.IDENTITY,
+        hash_data.SHARDS,
+        *TUPLES["EXPERIMENTS"],
+    }
+
+
+def experiments() -> set[str]:
+    """Every text in the files of the experiments: a remedy's second finding is named in one of them."""
+    folder = PACKAGE / "diagnosis"
+    return set().union(*map(constants, [*folder.glob("experiments/*.py"), folder / "experiment.py"]))
+
+
+def constants(path: Path) -> set[str]:
+    """Every string constant of a source file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
 def as_module(member: object) -> ModuleType:
@@ -111,13 +136,13 @@ def test_each_name_in_a_cause_is_a_finding_that_something_gives(cause: Cause) ->
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
-def test_each_prediction_is_an_outcome_at_a_stage_that_exists(cause: Cause) -> None:
+def test_each_prediction_is_an_outcome_at_a_place_that_exists(cause: Cause) -> None:
     for name, options in cause.predicts.items():
         assert options, name
         for option in options:
-            outcome, _, stage = option.partition("@")
+            outcome, _, place = option.partition("@")
             assert outcome in OUTCOMES, (name, option)
-            assert not stage or stage in STAGES, (name, option)
+            assert not place or place.removesuffix("#1") in STAGES + FIELDS, (name, option)
 
 
 def test_no_two_causes_predict_the_same() -> None:
@@ -156,3 +181,11 @@ def test_each_experiment_is_refused_with_a_second_factor_and_with_none(experimen
         with pytest.raises(RefusedError, match=f"{experiment.FACTOR}.*{told}") as caught:
             lint(experiment, plan)
         assert caught.value.exit_code == 3
+
+
+def test_two_factors_in_one_branch_are_refused(tmp_path: Path) -> None:
+    run = str(write_run(tmp_path / "run", spike_at=110))
+    assert call("freeze", run, cwd=tmp_path).returncode == 0
+    refused = call("branch", run, "--factor", "batch=skip", "--factor", "kernel=math", cwd=tmp_path)
+    assert refused.returncode == 3
+    assert "batch=skip, kernel=math" in refused.stderr

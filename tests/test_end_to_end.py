@@ -127,16 +127,31 @@ def test_the_reports_exist_and_name_the_verdict(triaged: Triaged) -> None:
     assert "<svg" in html
 
 
-def test_a_second_triage_executes_nothing_and_writes_the_same_report(triaged: Triaged) -> None:
-    report = triaged.folder / "report"
-    before = {path.name: path.read_bytes() for path in report.rglob("*") if path.is_file()}
+def reports(triaged: Triaged) -> dict[str, bytes]:
+    folder = triaged.folder / "report"
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_same_incident_gives_the_same_report(triaged: Triaged) -> None:
+    before = reports(triaged)
+    assert {"report.md", "report.html", "report.json"} < set(before)
+    again = call("report", str(triaged.run.folder), "--incidents", str(triaged.incidents), cwd=triaged.incidents.parent)
+    assert again.returncode == 0, again.stderr
+    assert reports(triaged) == before
+
+
+def test_a_second_triage_executes_nothing_and_says_the_same(triaged: Triaged) -> None:
+    before, findings = reports(triaged), triaged.findings()
     marks = {path: path.stat().st_mtime_ns for path in (triaged.folder / "trials").rglob("*")}
     second = triaged.again()
     assert (second.exit_code, second.envelope["verdict"]) == (triaged.exit_code, triaged.envelope["verdict"])
     assert {"replay", "branch"}.isdisjoint(second.envelope["data"]["exit_codes"])
     told = ("cause", "class", "where", "steps_executed", "causes", "explanation", "not_tested")
     assert [second.envelope["data"][name] for name in told] == [triaged.envelope["data"][name] for name in told]
-    assert {path.name: path.read_bytes() for path in report.rglob("*") if path.is_file()} == before
+    assert second.findings() == findings
+    plots = [name for name in before if name.endswith(".svg")]  # the texts also show that the journal has grown
+    assert plots
+    assert [reports(second)[name] for name in plots] == [before[name] for name in plots]
     assert {path: path.stat().st_mtime_ns for path in (triaged.folder / "trials").rglob("*")} == marks
 
 

@@ -69,10 +69,10 @@ def explain(error: BaseException, argv: Sequence[str]) -> Failure:
         return Failure(code="usage", exit_code=2, message=message, hint=shlex.join(["spiketriage", *words, "--help"]))
     if isinstance(error, OSError) and error.errno in _FULL:
         message = f"the disk is full: {_place(error)} could not be written; what was recorded before stands"
-        return Failure(code="disk-full", exit_code=6, message=message, hint="df -h .")
+        return Failure(code="disk-full", exit_code=6, message=message, hint=f"df -h {_folder(error)}")
     if isinstance(error, OSError) and error.errno in _FORBIDDEN:
-        message = f"no permission for {_place(error)}: {error.strerror}; is the run read-only?"
-        hint = "spiketriage freeze RUN --incidents DIR"
+        message = f"no permission for {_place(error)}: {error.strerror}"
+        hint = f"ls -ld {shlex.quote(_place(error))}" if error.filename else ""
         return Failure(code="forbidden", exit_code=3, message=message, hint=hint)
     return _bug(error, argv)
 
@@ -133,6 +133,10 @@ def _words(argv: Sequence[str]) -> list[str]:
 
 def _place(error: OSError) -> str:
     return str(error.filename or "standard output")
+
+
+def _folder(error: OSError) -> str:
+    return shlex.quote(os.path.dirname(str(error.filename)) or ".") if error.filename else "."
 
 
 def _kebab(name: str) -> str:

@@ -60,10 +60,15 @@ def triage(
     incident: o.Incident = None,
     as_json: o.Json = False,
 ) -> int:
-    """Run the whole runbook in order, without a question, and stop at the verdict."""
+    """Run the whole runbook in order and stop at the verdict.
+
+    It asks nothing, and typed again after an interruption it goes on from there.
+    """
     from spiketriage.runbook import triage as it
 
-    result = it.run(find_run(run), incidents=incidents, incident=incident, argv=called(), step=step, budget=budget)
+    result = it.run(
+        find_run(run, incidents), incidents=incidents, incident=incident, argv=called(), step=step, budget=budget
+    )
     return show("triage", result, as_json)
 
 
@@ -75,10 +80,10 @@ def freeze(
     incidents: o.Incidents = None,
     as_json: o.Json = False,
 ) -> int:
-    """Step 1: keep the evidence, find the onset and pick the known-good generation."""
+    """Step 1: keep the evidence, find onset and known good."""
     from spiketriage.runbook import freeze as it
 
-    place = find_run(run)
+    place = find_run(run, incidents)
     result = it.run(place, incidents=incidents, incident=None, argv=called(), step=step, dry_run=dry_run)
     return show("freeze", result, as_json)
 
@@ -87,10 +92,13 @@ def freeze(
 def hash_(
     run: o.Run = None, incidents: o.Incidents = None, incident: o.Incident = None, as_json: o.Json = False
 ) -> int:
-    """Step 2: digest every artifact in one read pass and name what differs from manifest or index."""
+    """Step 2: digest everything and name what differs.
+
+    Every artifact is read once and compared with its manifest or with the index.
+    """
     from spiketriage.runbook import hash as it
 
-    result = it.run(find_run(run), incidents=incidents, incident=incident, argv=called())
+    result = it.run(find_run(run, incidents), incidents=incidents, incident=incident, argv=called())
     return show("hash", result, as_json)
 
 
@@ -102,10 +110,13 @@ def check(
     incident: o.Incident = None,
     as_json: o.Json = False,
 ) -> int:
-    """Step 3: compare ranks, steps, settings and data on record; no step is executed."""
+    """Step 3: compare what is recorded; no step is executed.
+
+    Ranks, steps, settings and data are compared over the whole history.
+    """
     from spiketriage.runbook import check as it
 
-    result = it.run(find_run(run), incidents=incidents, incident=incident, argv=called(), audit=audit)
+    result = it.run(find_run(run, incidents), incidents=incidents, incident=incident, argv=called(), audit=audit)
     return show("check", result, as_json)
 
 
@@ -118,10 +129,13 @@ def replay(
     incident: o.Incident = None,
     as_json: o.Json = False,
 ) -> int:
-    """Step 4: execute the recorded steps again from known good and name the first link that differs."""
+    """Step 4: run the steps again; name the first difference.
+
+    The recorded steps are executed from known good, and every link of the chain is compared.
+    """
     from spiketriage.runbook import replay as it
 
-    place = find_run(run)
+    place = find_run(run, incidents)
     result = it.run(place, incidents=incidents, incident=incident, argv=called(), repeats=repeats, last=last)
     return show("replay", result, as_json)
 
@@ -136,10 +150,13 @@ def branch(
     incident: o.Incident = None,
     as_json: o.Json = False,
 ) -> int:
-    """Step 5: change exactly one factor against a control, and prove that it took effect."""
+    """Step 5: change one factor against a control.
+
+    Every branch proves by digest that its one factor took effect.
+    """
     from spiketriage.runbook import branch as it
 
-    place, chosen, factors = find_run(run), tuple(experiment or ()), tuple(factor or ())
+    place, chosen, factors = find_run(run, incidents), tuple(experiment or ()), tuple(factor or ())
     asked = partial(it.run, experiments=chosen, factors=factors, list_only=list_only)
     result = asked(place, incidents=incidents, incident=incident, argv=called())
     return show("branch", result, as_json)
@@ -149,10 +166,13 @@ def branch(
 def bisect(
     run: o.Run = None, incidents: o.Incidents = None, incident: o.Incident = None, as_json: o.Json = False
 ) -> int:
-    """Step 6: weigh the causes against all findings; say for, against, untested, and what to run next."""
+    """Step 6: weigh the causes; say what to run next.
+
+    The verdict comes with what speaks for it, against it, and what is untested.
+    """
     from spiketriage.runbook import bisect as it
 
-    result = it.run(find_run(run), incidents=incidents, incident=incident, argv=called())
+    result = it.run(find_run(run, incidents), incidents=incidents, incident=incident, argv=called())
     return show("bisect", result, as_json)
 
 
@@ -160,10 +180,13 @@ def bisect(
 def report(
     run: o.Run = None, incidents: o.Incidents = None, incident: o.Incident = None, as_json: o.Json = False
 ) -> int:
-    """Step 7: write the post-mortem as Markdown, one HTML file and JSON, from the incident alone."""
+    """Step 7: write the post-mortem: Markdown, HTML, JSON.
+
+    It is made from the incident alone, and the same incident gives the same bytes.
+    """
     from spiketriage.report import write as it
 
-    result = it.run(find_run(run), incidents=incidents, incident=incident, argv=called())
+    result = it.run(find_run(run, incidents), incidents=incidents, incident=incident, argv=called())
     return show("report", result, as_json)
 
 
@@ -174,7 +197,7 @@ def status(
     """Say where the incident stands and what to type next."""
     from spiketriage.runbook import status as it
 
-    result = it.run(find_run(run), incidents=incidents, incident=incident, argv=called())
+    result = it.run(find_run(run, incidents), incidents=incidents, incident=incident, argv=called())
     return show("status", result, as_json)
 
 
@@ -189,7 +212,7 @@ def verify(
     """Check the journal's chain and the evidence's digests."""
     from spiketriage.runbook import verify as it
 
-    result = it.run(find_run(run), incidents=incidents, incident=incident, argv=called(), deep=deep)
+    result = it.run(find_run(run, incidents), incidents=incidents, incident=incident, argv=called(), deep=deep)
     return show("verify", result, as_json)
 
 
@@ -204,7 +227,9 @@ def sql(
     """Ask the incident's tables a question, read-only."""
     from spiketriage.runbook import sql as it
 
-    result = it.run(find_run(run), incidents=incidents, incident=incident, argv=called(), statement=statement)
+    result = it.run(
+        find_run(run, incidents), incidents=incidents, incident=incident, argv=called(), statement=statement
+    )
     return show("sql", result, as_json)
 
 

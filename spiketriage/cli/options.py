@@ -16,6 +16,7 @@ Run = Annotated[
         metavar="RUN",
         envvar="SPIKETRIAGE_RUN",
         show_default=False,
+        readable=False,  # the command itself says what is wrong with a folder, in the same words as any other
         help="Run folder; by default the folder at or above this one that holds spiketriage.toml.",
     ),
 ]

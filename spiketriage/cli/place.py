@@ -15,13 +15,18 @@ from spiketriage.records import StepResult
 SETTINGS = "spiketriage.toml"
 
 
-def find_run(given: Path | None) -> Path:
+def find_run(given: Path | None, incidents: Path | None = None) -> Path:
     """Return the run folder: as given, else the nearest at or above the current one with settings in it.
 
     Raises:
         UsageError: none was given and none is above.
+        EvidenceError: the one that was given is no run folder, and no incident lies in it or in `incidents`.
     """
     if given is not None:
+        if incidents is None and not _holds_incidents(given):
+            from spiketriage.readers.settings import require_run
+
+            require_run(given)
         return given
     here = Path.cwd()
     for folder in (here, *here.parents):
@@ -32,6 +37,14 @@ def find_run(given: Path | None) -> Path:
         f"and neither {here} nor a folder above it holds {SETTINGS}",
         hint="spiketriage status RUN",
     )
+
+
+def _holds_incidents(run: Path) -> bool:
+    # What is left of a run is still worth a report when its settings are gone.
+    try:
+        return (run / ".spiketriage" / "incidents").is_dir()
+    except OSError:
+        return False
 
 
 def standing() -> StepResult:

@@ -23,7 +23,7 @@ def rehearse(
     out: o.Out = None,
     as_json: o.Json = False,
 ) -> int:
-    """Train a small real run with a planted fault, to practise on."""
+    """Train a small run with a planted fault, to practise on."""
     if context.invoked_subcommand:
         return 0
     if fault is None or out is None:
@@ -44,7 +44,10 @@ def list_(as_json: o.Json = False) -> int:
 
 @app.command()
 def score(seeds: o.Seeds = "11,12,13", fault: o.Faults = None, keep: o.Keep = None, as_json: o.Json = False) -> int:
-    """Rehearse and triage every fault for every seed, and print how often the verdict was right."""
+    """Rehearse and triage every fault; count the right verdicts.
+
+    Every fault is planted once for every seed.
+    """
     chosen, faults = numbers(seeds), tuple(fault or ())
     from spiketriage.practice.rehearsal import score as it
 

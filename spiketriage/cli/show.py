@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any, TextIO
 
@@ -52,10 +54,26 @@ def envelope(command: str, result: StepResult, error: Mapping[str, str] | None =
 
 def show_text(lines: Iterable[str]) -> None:
     """Print lines: coloured on a terminal, plain elsewhere, in ASCII where the encoding asks for it."""
-    text = "".join(f"{visible(line)}\n" for line in lines)
+    clean = [visible(line) for line in lines]
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        clean = [wrapped(line, width) for line in clean]
+    text = "".join(f"{line}\n" for line in clean)
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         text = _coloured(text)
     emit(fit(text, sys.stdout.encoding))
+
+
+def wrapped(line: str, width: int) -> str:
+    """Break a line at the width of a terminal, with a hanging indent; commands to paste stay whole."""
+    if len(line) <= width or line.startswith(("next: ", "  or: ")):
+        return line
+    columns = [gap.end() for gap in re.finditer(r" {2,}", line) if gap.end() <= width // 2]
+    hang = " " * (columns[-1] if columns else 2)
+    pieces = textwrap.wrap(
+        line, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+    )
+    return "\n".join(pieces)
 
 
 def visible(line: str) -> str:

@@ -103,6 +103,8 @@ def swap(folder: Path, write: Callable[[duckdb.DuckDBPyConnection], None], *, ma
 
 def disk_full(folder: Path, needed_bytes: int) -> PartialError:
     """The one sentence for a full disk, with what is needed and what is left where the incident lies."""
+    if folder.name.startswith("."):
+        folder = folder.parent  # a draft, which is gone when this is read
     try:
         left = f", {shutil.disk_usage(folder).free / 1e6:.1f} MB are free"
     except OSError:

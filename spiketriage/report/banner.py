@@ -32,6 +32,7 @@ def build(dossier: Dossier) -> Banner:
         where=_where(dossier),
         summary=(_happened(dossier), _means(verdict), _basis(dossier)),
         repair=words.plain(verdict.repair) if verdict and verdict.repair else "none named",
+        besides=_besides(dossier),
         not_tested=tuple(words.plain(item) for item in verdict.not_tested) if verdict else (),
         next_command=words.plain(commands.next_command(dossier)),
     )
@@ -43,13 +44,13 @@ def _headline(verdict: Verdict | None) -> str:
     name = words.plain(verdict.cause or "unnamed")
     left = len(verdict.candidates)
     return {
-        "established": f"Cause established: {name}",
-        "supported": f"Cause supported, not yet proven: {name}",
-        "undetermined": f"Undetermined: {words.count(left, 'cause')} left" if left else "Undetermined",
+        "established": f"Cause: {name}",
+        "supported": f"Cause, not yet proven: {name}",
+        "undetermined": f"{words.sentence(words.count(left, 'cause'))} left",
         "telemetry-artefact": "The telemetry is wrong, the training is not",
-        "expected-behaviour": "Expected behaviour: nothing to repair",
-        "unresolved": "Unresolved: no known cause fits",
-        "nothing-found": "Nothing found against this run",
+        "expected-behaviour": "Nothing to repair",
+        "unresolved": "No known cause fits",
+        "nothing-found": "Nothing speaks against this run",
     }[verdict.kind]
 
 
@@ -73,9 +74,10 @@ def _happened(dossier: Dossier) -> str:
     anchors = dossier.anchors
     if anchors is None:
         return "Nothing has been frozen yet, so no step is suspected."
-    reason = words.first_sentence(anchors.reason) or "No reason was recorded."
+    told = words.without_step(anchors.reason, anchors.suspect)
+    reason = words.first_sentence(told, after_colon=anchors.suspect is not None) or "no reason was recorded."
     if anchors.suspect is None:
-        return f"No suspect step among {words.count(len(dossier.steps), 'recorded point')}: {reason}"
+        return f"No step is suspect among {words.count(len(dossier.steps), 'recorded point')}. {reason}"
     onset = "" if anchors.onset in (None, anchors.suspect) else f", onset at step {anchors.onset}"
     return f"Step {anchors.suspect} is suspect{onset}: {reason}"
 
@@ -84,6 +86,13 @@ def _means(verdict: Verdict | None) -> str:
     if verdict is None:
         return "What it means is open: the evidence has not been weighed."
     return words.first_sentence(verdict.explanation) or "The verdict was recorded without an explanation."
+
+
+def _besides(dossier: Dossier) -> str:
+    """What differs and is not judged, so that the verdict does not speak of it: damaged generations first."""
+    found = [one for one in dossier.findings if not one.judged and one.outcome in ("differs", "nonfinite")]
+    found.sort(key=lambda one: one.name == "code-identity")
+    return "; ".join(f"{words.plain(one.name)}: {words.plain(one.summary)}" for one in found)
 
 
 def _basis(dossier: Dossier) -> str:

@@ -72,6 +72,8 @@ def command(dossier: Dossier, name: str) -> str:
     words = ["spiketriage", name]
     if run.startswith("/"):
         words.append(shlex.quote(run))
+    if elsewhere := dossier.facts.get("incidents", ""):
+        words += ["--incidents", shlex.quote(elsewhere)]
     if name not in {"freeze", "triage"} and dossier.incident:
         words += ["--incident", shlex.quote(dossier.incident)]
     return " ".join(words)
@@ -79,16 +81,22 @@ def command(dossier: Dossier, name: str) -> str:
 
 def next_command(dossier: Dossier) -> str:
     """First step of the runbook that has left nothing behind; with a verdict, what follows from it."""
+    step = next_step(dossier)
+    return step if step.startswith("spiketriage ") else command(dossier, step)
+
+
+def next_step(dossier: Dossier) -> str:
+    """The name of the next command, or the whole command that the verdict proposes."""
     verdict = dossier.verdict
     if not dossier.artifacts:
-        return command(dossier, "freeze")
+        return "freeze"
     if not dossier.findings:
-        return command(dossier, "check")
+        return "check"
     if verdict is None:
-        return command(dossier, "bisect" if dossier.trials else "replay")
+        return "bisect" if dossier.trials else "replay"
     proposal = verdict.next_experiment or ""
     if proposal.startswith("spiketriage "):
         return proposal
     if proposal or verdict.kind == "undetermined":
-        return command(dossier, "branch" if proposal else "bisect")
-    return command(dossier, "verify")
+        return "branch" if proposal else "bisect"
+    return "verify"

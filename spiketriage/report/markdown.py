@@ -55,6 +55,9 @@ def _banner(banner: Banner) -> Iterable[str]:
     yield ""
     yield f"> **{text(banner.verdict.upper())}** — {' '.join(text(part) for part in banner.summary)}"
     yield ""
+    if banner.besides:
+        yield f"**Besides:** {text(banner.besides)}"
+        yield ""
     yield "| | |"
     yield "|---|---|"
     yield f"| **Cause** | {text(banner.cause)} |"

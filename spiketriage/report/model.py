@@ -83,6 +83,7 @@ class Banner:
     where: str
     summary: tuple[str, str, str]
     repair: str
+    besides: str
     not_tested: tuple[str, ...]
     next_command: str
 

@@ -5,6 +5,7 @@ Each takes the dossier alone; none weighs anything anew, the verdict is shown as
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 
 from spiketriage.records import Artifact, CauseView, Dossier, Finding, TrialRow
@@ -89,12 +90,13 @@ FINDING_COLUMNS = (
 
 
 def _finding(finding: Finding) -> Row:
-    size = "" if finding.magnitude is None else f" (magnitude {words.number(finding.magnitude)})"
+    is_told = finding.magnitude is not None and math.isfinite(finding.magnitude)
+    size = f" (magnitude {words.number(finding.magnitude)})" if is_told else ""
     context = "" if finding.judged else " — context only, not judged"
     cells = (
         *(words.plain(finding.name), finding.outcome, words.place(finding.where) or "–"),
-        *(words.plain(finding.expected) or "–", words.plain(finding.seen) or "–"),
-        f"{words.plain(finding.summary)}{size}{context}",
+        *(words.plain(finding.expected) or "–", words.finite(words.plain(finding.seen)) or "–"),
+        f"{words.sentence(words.finite(words.plain(finding.summary)))}{size}{context}",
     )
     return Row(cells=cells, tone=FINDING_TONES[finding.outcome] if finding.judged else "muted")
 

@@ -5,10 +5,13 @@ Hosts and commands are named, people never are; nothing here is invented when th
 
 from __future__ import annotations
 
-from spiketriage.records import Dossier, JournalRow
+from collections.abc import Sequence
+
+from spiketriage.records import Dossier, JournalRow, StepPoint
 from spiketriage.report import commands, words
 from spiketriage.report.model import Column, Missing, Row, Section, Table
 
+MAX_ALARMS = 40
 PROMPTS = (
     "What went well?",
     "What went poorly?",
@@ -69,12 +72,36 @@ def detection(dossier: Dossier) -> Section:
             Column(title="Attempt", style="number"),
             Column(title="Alarm"),
         )
-        rows = tuple(Row(cells=(str(p.step), str(p.attempt), words.plain(p.alarm)), tone="warn") for p in alarms[:40])
-        more = "" if len(alarms) <= 40 else f", first 40 of {len(alarms)}"
+        spans = _spans(alarms)
+        rows = tuple(_alarm(span) for span in spans[:MAX_ALARMS])
+        more = "" if len(spans) <= MAX_ALARMS else f", first {MAX_ALARMS} of {len(spans)}"
         tables.append(Table(caption=f"Alarms raised on the recorded steps{more}", columns=columns, rows=rows))
         return Section(key="detection", title="Detection", tables=tuple(tables))
     quiet = f"No alarm was raised on {words.count(len(dossier.steps), 'recorded point')}."
     return Section(key="detection", title="Detection", paragraphs=(quiet,), tables=tuple(tables))
+
+
+def _spans(alarms: Sequence[StepPoint]) -> list[list[StepPoint]]:
+    """Alarms of neighbouring steps that say the same, together."""
+    spans: list[list[StepPoint]] = []
+    for point in alarms:
+        last = spans[-1][-1] if spans else None
+        if last is not None and (last.attempt, last.step + 1, _said(last)) == (point.attempt, point.step, _said(point)):
+            spans[-1].append(point)
+        else:
+            spans.append([point])
+    return spans
+
+
+def _said(point: StepPoint) -> str:
+    return words.without_step(point.alarm, point.step)
+
+
+def _alarm(span: Sequence[StepPoint]) -> Row:
+    first, last = span[0], span[-1]
+    steps = str(first.step) if len(span) == 1 else f"{first.step}–{last.step}"
+    text = first.alarm if len(span) == 1 else f"steps {steps}: {_said(first)}"
+    return Row(cells=(steps, str(first.attempt), words.plain(text)), tone="warn")
 
 
 def _step(step: int | None) -> str:

@@ -74,10 +74,27 @@ def place(where: Where) -> str:
     return plain(" · ".join(parts))
 
 
-def first_sentence(text: str) -> str:
+def first_sentence(text: str, *, after_colon: bool = False) -> str:
     """First sentence of `text`, ended by a full stop."""
     head = re.split(r"(?<=[.!?])\s+(?=[A-Z])", plain(text), maxsplit=1)[0]
-    return head if not head or head[-1] in ".!?…)" else f"{head}."
+    ended = head if not head or head[-1] in ".!?…)" else f"{head}."
+    return ended if after_colon else sentence(ended)
+
+
+def sentence(text: str) -> str:
+    """`text` with a capital letter, unless it begins with a name (`blocks.3.mlp`, `shard-bitrot`)."""
+    first = text.partition(" ")[0].rstrip(",;:.")
+    return text[:1].upper() + text[1:] if first.isalpha() and first.islower() else text
+
+
+def without_step(text: str, step: int | None) -> str:
+    """`text` without the `step N: ` that it begins with, for a place that names the step itself."""
+    return text.removeprefix(f"step {step}: ")
+
+
+def finite(text: str) -> str:
+    """`text` with a distance of infinitely many scales called what it is."""
+    return re.sub(r"\b(?:inf|nan) scales(?: off(?: at most)?)?", "not finite", text)
 
 
 def generation_step(name: str | None) -> int | None:

@@ -6,11 +6,13 @@ It writes nowhere but in the incident's `report/` folder, and never a half-writt
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spiketriage.errors import RefusedError
 from spiketriage.incident import store
+from spiketriage.incident.database import FULL, disk_full
 from spiketriage.records import Dossier, StepResult
 from spiketriage.report import build, commands, curves, html, json_report, markdown
 from spiketriage.report.model import Report
@@ -34,7 +36,18 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
         folder = found.folder / "report"
         write(folder, render(dossier, report))
         session.exit_code = 0
-    return _result(found.id, folder, report)
+    return _result(found.id, folder, report, _following(dossier, run_folder, incidents, found.id))
+
+
+def _following(dossier: Dossier, run_folder: Path, incidents: Path | None, incident: str) -> str:
+    """The next command with the folders as they were typed; the report itself names them in full."""
+    step = commands.next_step(dossier)
+    if step.startswith("spiketriage "):
+        return step
+    words = ["spiketriage", step, str(run_folder)]
+    words += [] if incidents is None else ["--incidents", str(incidents)]
+    words += [] if step in ("freeze", "triage") else ["--incident", incident]
+    return shlex.join(words)
 
 
 def render(dossier: Dossier, report: Report) -> dict[str, bytes]:
@@ -52,6 +65,7 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
 
     Raises:
         RefusedError: the folder cannot be written.
+        PartialError: its disk is full.
 
     """
     try:
@@ -64,9 +78,11 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
         for parent in (folder / "plots", folder):
             _sync_folder(parent)
     except OSError as error:
+        if error.errno in FULL:
+            raise disk_full(folder.parent, sum(map(len, files.values()))) from error
         raise RefusedError(
             f"{folder}: the report cannot be written: {error.strerror or error}",
-            hint=f"df -h {folder.parent}",
+            hint=f"ls -ld {shlex.quote(str(folder))}",
         ) from error
 
 
@@ -87,14 +103,15 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _result(incident: str, folder: Path, report: Report) -> StepResult:
+def _result(incident: str, folder: Path, report: Report, following: str) -> StepResult:
     banner = report.banner
     paths = {kind: str(folder / f"report.{kind}") for kind in ("html", "md", "json")}
     lacking = [section.key for section in report.sections if section.missing is not None]
+    empty = [key for key in lacking if key != "lessons"]  # those only people can write
     lines = (
-        f"{banner.verdict}: {banner.headline}",
+        f"{banner.verdict}: {banner.headline.removeprefix('Cause: ')}",
         *(f"{kind:<5}{path}" for kind, path in paths.items()),
-        *((f"nothing yet in: {', '.join(lacking)}",) if lacking else ()),
+        *((f"sections that are still empty: {', '.join(empty)}",) if empty else ()),
     )
     return StepResult(
         incident=incident,
@@ -102,5 +119,5 @@ def _result(incident: str, folder: Path, report: Report) -> StepResult:
         verdict=banner.verdict,
         lines=lines,
         data={"report": paths, "missing": lacking, "chain_head": report.chain_head},
-        next_commands=(banner.next_command,),
+        next_commands=(following,),
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -288,6 +288,13 @@ def _plan(subject: _Subject, known: store.Incident | None, command: str) -> Step
     )
 
 
+def _untold(facts: Mapping[str, str], missed: Sequence[Artifact]) -> Iterator[str]:
+    """Problems of the telemetry that no gap speaks of: torn last records."""
+    for problem in json.loads(facts.get("telemetry_problems", "[]")):
+        if not any(problem.partition(": ")[2] in gap.note for gap in missed):
+            yield problem
+
+
 def _onset(step: int | None, reason: str) -> str:
     if step is None:
         is_audit = reason == NOTHING
@@ -311,10 +318,10 @@ def _result(place: store.Incident, command: str, *, again: bool) -> StepResult:
         *(f"refused {name}: {why}" for name, why in anchors.refused.items()),
         f"kept: {num_copied} copied, {num_pinned} pinned in {place.folder / layout.EVIDENCE}",
         *(f"gap: {gap.path}: {gap.note}" for gap in missed),
-        *(f"telemetry: {problem}" for problem in json.loads(facts.get("telemetry_problems", "[]"))),
+        *(f"telemetry: {problem}" for problem in _untold(facts, missed)),
     ]
     if unpinned:
-        lines.append(f"warning: {len(unpinned)} files {unpinned[0].note}")
+        lines.append(f"warning: {counted(len(unpinned), 'file')} {unpinned[0].note}")
     is_whole = facts[FROZEN] == "whole"
     return StepResult(
         incident=place.id,

@@ -58,6 +58,10 @@ def examine_data(
         reason = f"{gaps.DEFAULT_INDEX} {lost}" if lost else "the run names no data index"
         return _untested(untestable(IDENTITY, reason), reason, (reason,) if lost else ())
     path = layout.payload(incident_folder) / layout.INDEX
+    gap = next((one for one in dossier.artifacts if one.kind == "index" and one.kept == "missing"), None)
+    if gap is not None and not path.exists():
+        reason = f"{gap.path} could not be frozen: {gap.note}"
+        return _untested(untestable(IDENTITY, reason), "there is no index to compare the shards with", (reason,))
     try:
         identity = _identity(settings, digests.of_file(path), generations)
         index = read_index(path)
@@ -175,7 +179,7 @@ def _finding(shards: _Shards, index: DataIndex) -> Finding:
         ranked = sorted(shards.differences, key=lambda one: one.document not in shards.consumed)
         first = ranked[0]
         used = sorted({one.document for one in shards.differences if one.document} & shards.consumed)
-        note = f"; the suspect step consumed {listed(used)}" if used else ""
+        note = f"; the suspect step consumed {len(used)} of them" if used else ""
         return Finding(
             name=SHARDS,
             outcome="differs",

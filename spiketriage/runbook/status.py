@@ -11,12 +11,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from spiketriage.errors import RefusedError
-from spiketriage.incident import store
+from spiketriage.incident import lease, store
+from spiketriage.incident.session import OUTCOMES
 from spiketriage.readers.settings import read_settings
 from spiketriage.records import Anchors, Dossier, JournalRow, StepResult
+from spiketriage.runbook import typed
+from spiketriage.runbook.onset import NOTHING
 
 ORDER = ("freeze", "hash", "check", "replay", "branch", "bisect", "report")
 FINISHED = (0, 1, 5, 6)  # exit codes of a step whose result stands
+RESULTS = {1: "found something", 4: "found something", 5: "undecided", 6: "kept with gaps"}
 ALWAYS_IN_TRIAGE = ("freeze", "hash", "check", "bisect")
 CONCLUSIVE = ("established", "supported", "telemetry-artefact", "expected-behaviour", "nothing-found")
 
@@ -27,6 +31,7 @@ class Progress:
 
     step: str
     state: str
+    result: str
     at: str
     number: int
 
@@ -51,7 +56,13 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
         incident=found.id,
         exit_code=0,
         verdict=verdict.kind if verdict else "",
-        lines=(f"incident {found.id}", f"folder {found.folder}", *_known(dossier), *_table(progress)),
+        lines=(
+            f"incident {found.id}",
+            f"folder {found.folder}",
+            *_at_work(found.folder),
+            *_known(dossier),
+            *_table(progress),
+        ),
         data=_data(run_folder, found.folder, dossier, progress),
         next_commands=(_command(_next(dossier, progress), run_folder, incidents, incident),),
     )
@@ -73,16 +84,26 @@ def measure(dossier: Dossier, *, report_written: bool) -> tuple[Progress, ...]:
 def _progress(step: str, journal: Sequence[JournalRow], has_rows: bool) -> Progress:
     mine = [row for row in journal if _ran(row, step)]
     last = mine[-1] if mine else None
-    if last is not None and last.exit_code not in FINISHED:
-        state = "stopped"
-    else:
-        state = "done" if last is not None or has_rows else "open"
-    return Progress(step=step, state=state, at=last.at if last else "", number=last.number if last else -1)
+    if last is None:
+        return Progress(step=step, state="done" if has_rows else "open", result="", at="", number=-1)
+    told = RESULTS.get(last.exit_code, "") if _stands(last) else "stopped"
+    return Progress(
+        step=step,
+        state="done" if _stands(last) else "stopped",
+        result=f"{told} (exit {last.exit_code})" if told else "",
+        at=last.at,
+        number=last.number,
+    )
+
+
+def _stands(row: JournalRow) -> bool:
+    """Whether the command came to its end; exit 4 may be what `hash` found, or an error."""
+    return row.exit_code in FINISHED or row.outcome == OUTCOMES[4]
 
 
 def _ran(row: JournalRow, step: str) -> bool:
     command = _command_of(row)
-    by_triage = command == "triage" and step in ALWAYS_IN_TRIAGE and row.exit_code in FINISHED
+    by_triage = command == "triage" and step in ALWAYS_IN_TRIAGE and _stands(row)
     return command == step or by_triage
 
 
@@ -93,7 +114,7 @@ def _command_of(row: JournalRow) -> str:
 
 def _next(dossier: Dossier, progress: Sequence[Progress]) -> list[str]:
     latest = next((row for row in reversed(dossier.journal) if _command_of(row) in (*ORDER, "triage")), None)
-    if latest is not None and latest.exit_code not in FINISHED:
+    if latest is not None and not _stands(latest):
         return [_command_of(latest)]
     verdict = dossier.verdict
     if verdict is None:
@@ -114,10 +135,8 @@ def _proposal(experiment: str) -> list[str]:
 def _command(words: list[str], run_folder: Path, incidents: Path | None, incident: str | None) -> str:
     if words[0] == "spiketriage":
         return shlex.join(words)
-    place = [words[0], str(run_folder), *words[1:]]
-    elsewhere = ["--incidents", str(incidents)] if incidents else []
-    chosen = ["--incident", incident] if incident and words[0] != "freeze" else []
-    return shlex.join(["spiketriage", *place, *elsewhere, *chosen])
+    chosen = None if words[0] == "freeze" else incident
+    return typed.command(words[0], run_folder, incidents, chosen, *words[1:])
 
 
 def _untouched(run_folder: Path, incidents: Path | None) -> StepResult:
@@ -144,6 +163,8 @@ def _known(dossier: Dossier) -> list[str]:
 
 
 def _anchors(anchors: Anchors) -> list[str]:
+    if anchors.onset is None and anchors.reason == NOTHING:
+        return ["onset: none (nothing spiked; this is an audit)", f"known good: {anchors.known_good or 'none'}"]
     onset = "none" if anchors.onset is None else f"step {anchors.onset}"
     suspect = "none" if anchors.suspect is None else f"step {anchors.suspect}"
     good = anchors.known_good or "none"
@@ -151,7 +172,18 @@ def _anchors(anchors: Anchors) -> list[str]:
 
 
 def _table(progress: Sequence[Progress]) -> list[str]:
-    return [f"  {item.step:<7} {item.state:<8} {item.at}".rstrip() for item in progress]
+    told = [item.result or item.state for item in progress]
+    width = max(8, *map(len, told))
+    return [f"  {item.step:<7} {text:<{width}} {item.at}".rstrip() for item, text in zip(progress, told, strict=True)]
+
+
+def _at_work(folder: Path) -> list[str]:
+    """Who holds the lease, unless it is known to be dead."""
+    holder = lease.read(folder / lease.NAME)
+    if holder is None or holder.lives() is False:
+        return []
+    who = f"process {holder.pid} of {holder.who} on host {holder.host}"
+    return [f"at work since {holder.since}: {who}: {holder.command}"]
 
 
 def _data(run_folder: Path, folder: Path, dossier: Dossier, progress: Sequence[Progress]) -> dict[str, object]:

@@ -82,6 +82,7 @@ class Recorder:
     ) -> None:
         self.rank = rank
         self.num_dropped = 0
+        self._size_bytes = 0
         self._layouts: dict[tuple[Link, ...], int] = {}
         self.path, self.attempt, self._descriptor = _create(folder, rank, path, attempt)
         header = {
@@ -133,15 +134,21 @@ class Recorder:
         recorder = StepRecorder(number)
         yield recorder
         recorder.metrics["time/step_s"] = time.perf_counter() - started_s
-        self._append(self._frames(recorder))
+        self._write(recorder)
 
-    def _frames(self, step: StepRecorder) -> bytes:
+    def _write(self, step: StepRecorder) -> None:
         links = tuple(step.links)
-        frames = b""
-        if links not in self._layouts:
-            self._layouts[links] = len(self._layouts)
-            layout = {"id": self._layouts[links], "links": [list(link) for link in links]}
-            frames = telemetry.encode_frame(telemetry.LAYOUT, telemetry.encode_json(layout))
+        known = links in self._layouts
+        number = self._layouts[links] if known else len(self._layouts)
+        frames = self._record(step, number)
+        if not known:
+            layout = {"id": number, "links": [list(link) for link in links]}
+            frames = telemetry.encode_frame(telemetry.LAYOUT, telemetry.encode_json(layout)) + frames
+        if self._append(frames):
+            # Only now: a layout that was lost with its step must be written again with the next one.
+            self._layouts[links] = number
+
+    def _record(self, step: StepRecorder, layout: int) -> bytes:
         record = {
             "step": step.step,
             "metrics": step.metrics,
@@ -152,15 +159,21 @@ class Recorder:
             "wall_time_s": time.time(),
             "num_dropped": self.num_dropped,
         }
-        payload = telemetry.encode_step(record, self._layouts[links], b"".join(step.links.values()))
-        return frames + telemetry.encode_frame(telemetry.STEP, payload)
+        payload = telemetry.encode_step(record, layout, b"".join(step.links.values()))
+        return telemetry.encode_frame(telemetry.STEP, payload)
 
-    def _append(self, data: bytes) -> None:
+    def _append(self, data: bytes) -> bool:
+        """Append whole or not at all; telemetry must never stop training, so a lost record is counted, not raised."""
         try:
-            os.write(self._descriptor, data)
+            if os.write(self._descriptor, data) == len(data):
+                self._size_bytes += len(data)
+                return True
+            # A disk that fills up takes a part: what follows a torn frame could never be read again.
+            os.ftruncate(self._descriptor, self._size_bytes)
         except OSError:
-            # Telemetry must never stop training: the record is lost, the next record says so.
-            self.num_dropped += 1
+            pass
+        self.num_dropped += 1
+        return False
 
 
 def _create(folder: Path, rank: int, path: Path | None, attempt: int | None) -> tuple[Path, int, int]:

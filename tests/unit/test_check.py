@@ -71,6 +71,7 @@ def test_without_a_spike_the_first_anomaly_becomes_the_suspect_and_a_second_chec
     # doc-3 is used at the first step from 100 on where (3 * step + 4 * rank + 0 or 1) % 8 is 3
     expected = next(s for s in range(100, 121) if any((3 * s + 4 * r + i) % 8 == 3 for r in (0, 1) for i in (0, 1)))
     assert (kept.onset, kept.suspect) == (expected, expected)
+    assert f"step {expected} is the first finding" in first.lines
     again = checked(run)
     assert (again.lines, again.data) == (first.lines, first.data)
     assert anchors(run) == kept

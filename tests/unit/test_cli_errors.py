@@ -15,6 +15,7 @@ import pytest
 from command_line import ROOT, call, environment, takes
 
 from spiketriage import errors
+from spiketriage.cli.show import wrapped
 
 GUARDED = """
 import sys
@@ -137,7 +138,7 @@ def test_a_full_disk_is_a_sentence_and_not_a_bug(tmp_path: Path) -> None:
     assert guarded(body, "freeze")[::2] == (
         6,
         "the disk is full: /mnt/incident.duckdb could not be written; what was recorded before stands\n"
-        "\nhint: df -h .\n",
+        "\nhint: df -h /mnt\n",
     )
     with open("/dev/full", "w") as full:
         code, _, err = guarded(result("a line"), "check", stdout=full)
@@ -215,6 +216,37 @@ def test_a_wrong_command_line_says_what_to_type(tmp_path: Path, words: list[str]
     assert said in done.stderr
     enveloped = json.loads(call(*words, "--json", cwd=tmp_path).stdout)
     assert (enveloped["ok"], enveloped["exit"]) == (False, code)
+
+
+@pytest.mark.parametrize(
+    "command", ["triage", "freeze", "hash", "check", "replay", "branch", "bisect", "report", "status", "verify", "sql"]
+)
+def test_a_folder_that_is_no_run_reads_the_same_everywhere(tmp_path: Path, command: str) -> None:
+    words = [command, "FROM facts"] if command == "sql" else [command]
+    done = call(*words, "absent", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (4, f"{tmp_path / 'absent'}: there is no such run folder\n")
+
+
+def test_the_hint_for_a_folder_without_settings_makes_a_run_of_it(tmp_path: Path) -> None:
+    (tmp_path / "my run").mkdir()
+    (tmp_path / "my run" / "logs").mkdir()
+    done = call("status", "my run", cwd=tmp_path)
+    assert done.returncode == 4
+    hint = done.stderr.partition("hint: ")[2]
+    subprocess.run(["bash", "-c", hint], check=True, cwd="/")
+    assert (tmp_path / "my run" / "spiketriage.toml").read_text() == 'schema = 1\n[run]\nid = "my run"\n'
+    assert call("status", "my run", cwd=tmp_path).returncode == 0
+
+
+def test_long_lines_hang_on_a_terminal_and_commands_to_paste_stay_whole() -> None:
+    row = "differs       content-profile   " + "word " * 30
+    lines = wrapped(row.strip(), 100).split("\n")
+    assert len(lines) > 1
+    assert all(len(line) <= 100 for line in lines)
+    assert {len(line) - len(line.lstrip()) for line in lines[1:]} == {32}
+    assert "".join(line.strip() + " " for line in lines).split() == row.split()
+    command = "next: spiketriage check " + "run" * 60
+    assert wrapped(command, 100) == command
 
 
 def test_bare_spiketriage_outside_a_run_says_where_to_begin(tmp_path: Path) -> None:

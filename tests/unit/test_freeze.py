@@ -15,12 +15,13 @@ import time
 from pathlib import Path
 
 import pytest
-from run_folder import write_run
+from run_folder import flip_byte, write_run
 
 from spiketriage.errors import BusyError, EvidenceError, PartialError, UsageError
 from spiketriage.incident import store
 from spiketriage.readers.settings import read_settings
-from spiketriage.runbook import freeze, layout
+from spiketriage.readers.telemetry.native import read_segment
+from spiketriage.runbook import check, freeze, layout
 from spiketriage.runbook.evidence import load_view
 from spiketriage.runbook.gather import COPIERS, gather
 
@@ -119,6 +120,7 @@ def test_without_a_spike_it_is_an_audit_from_the_newest_sound_generation(tmp_pat
     assert result.incident.endswith("-audit")
     assert (anchors.onset, anchors.suspect, anchors.known_good) == (None, None, "step-000120")
     assert anchors.reason == "nothing spiked: audit"
+    assert "onset: none (nothing spiked; this is an audit)" in result.lines
 
 
 def test_a_nan_is_the_onset(tmp_path):
@@ -175,12 +177,81 @@ def test_a_torn_tail_is_told_and_costs_nothing_else(tmp_path):
     assert any("rank-00001.attempt-001.seg" in line and "bytes lost" in line for line in result.lines)
 
 
+def test_damage_inside_a_segment_is_a_gap_that_names_the_lost_steps(tmp_path):
+    run = write_run(tmp_path / "run", spike_at=110)
+    path = run / "telemetry" / "rank-00001.attempt-001.seg"
+    flip_byte(path, path.stat().st_size // 2)
+    lost = [record.step for record in read_segment(path).steps][-1] + 1
+    assert 90 < lost < 115
+    result = frozen(run)
+    assert result.exit_code == 6
+    name = f"gap: telemetry/rank-00001.attempt-001: steps {lost}–120 unreadable: unreadable from byte "
+    assert [line.startswith(name) for line in result.lines if line.startswith("gap: ")] == [True]
+    noted = check.run(run, incidents=None, incident=None, argv=["spiketriage", "check"]).lines
+    assert f"note: rank 1: steps {lost}–120 unreadable, not compared" in noted
+
+
+def test_a_whole_attempt_that_cannot_be_read_is_a_gap(tmp_path):
+    run = write_run(tmp_path / "run")
+    for rank in (0, 1):
+        (run / "telemetry" / f"rank-0000{rank}.attempt-001.seg").write_bytes(b"not a segment")
+    gaps = {gap["path"] for gap in frozen(run).data["gaps"]}
+    assert gaps == {"telemetry/rank-00000.attempt-001", "telemetry/rank-00001.attempt-001"}
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing", "COMPLETE", "MANIFEST.json"])
+def test_a_damaged_generation_is_a_gap_and_an_unfinished_one_is_not(tmp_path, damage):
+    run = write_run(tmp_path / "run", spike_at=110)
+    folder = run / "checkpoints" / "step-000080"
+    path = folder / "params.rank-00001.safetensors"
+    if damage == "flipped":
+        flip_byte(path, path.stat().st_size - 3)
+    elif damage == "truncated":
+        path.write_bytes(path.read_bytes()[:-5])
+    elif damage == "missing":
+        path.unlink()
+    elif damage == "COMPLETE":
+        (folder / damage).write_text("0" * 32)
+    else:
+        (folder / damage).unlink()
+    result = frozen(run)
+    assert result.exit_code == 6
+    assert any(line.startswith("gap: checkpoints/step-000080: is damaged: ") for line in result.lines)
+    assert dossier(run).anchors.known_good == "step-000040"
+    other = write_run(tmp_path / "other", spike_at=110, missing_complete="step-000080")
+    assert frozen(other).exit_code == 0
+
+
+def test_a_data_folder_that_cannot_be_looked_at_is_a_gap(tmp_path):
+    run = write_run(tmp_path / "run", spike_at=110)
+    shutil.rmtree(run / "data")
+    (run / "data").symlink_to("x" * 300)  # no user, root included, can look behind a name that is too long
+    result = frozen(run)
+    assert result.exit_code == 6
+    assert "gap: data/index.json: cannot be read: File name too long" in result.lines
+    assert dossier(run).anchors.known_good == "step-000080"
+
+
+def test_a_repaired_gap_is_no_gap_any_more(tmp_path):
+    run = write_run(tmp_path / "run", spike_at=110)
+    path = run / "checkpoints" / "step-000080" / "params.rank-00001.safetensors"
+    flip_byte(path, path.stat().st_size - 3)
+    assert frozen(run).exit_code == 6
+    flip_byte(path, path.stat().st_size - 3)
+    again = frozen(run)
+    assert (again.exit_code, again.data["gaps"]) == (0, [])
+    assert dossier(run).anchors.known_good == "step-000080"
+
+
 def test_without_any_telemetry_the_rest_is_kept(tmp_path):
     run = write_run(tmp_path / "run")
     shutil.rmtree(run / "telemetry")
     result = frozen(run)
     assert result.exit_code == 6
     assert any(line.startswith("gap: telemetry: ") for line in result.lines)
+    assert any(line.startswith("onset: unknown (no telemetry: nothing could be scanned: ") for line in result.lines)
+    assert result.incident.endswith("-unknown")
+    assert frozen(run).incident == result.incident
     assert (evidence(run) / "data" / "config.json").is_file()
     assert dossier(run).anchors.known_good == "step-000120"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from run_folder import flip_byte, write_run
@@ -13,7 +15,7 @@ from spiketriage.errors import RefusedError
 from spiketriage.incident import store
 from spiketriage.readers.data.native_index import read_index
 from spiketriage.readers.settings import read_settings
-from spiketriage.runbook import freeze, verify
+from spiketriage.runbook import check, freeze, verify
 from spiketriage.runbook import hash as hash_step
 from spiketriage.runbook.evidence import load_view
 
@@ -126,9 +128,25 @@ def test_an_index_that_lies_is_an_integrity_error_in_one_sentence(tmp_path):
     assert findings(run)["shard-digests"].outcome == "not testable"
 
 
-def test_a_run_without_an_index_is_not_testable_and_clean(tmp_path):
+def test_an_index_that_is_gone_is_told_by_the_manifests_that_name_it(tmp_path):
+    run = write_run(tmp_path / "run")
+    digest = digests.of_file(run / "data" / "index.json")
+    (run / "data" / "index.json").unlink()
+    kept = freeze.run(run, incidents=None, incident=None, argv=["spiketriage", "freeze"])
+    sentence = f"is missing; 3 manifests name its digest, the newest {digest}"
+    assert (kept.exit_code, f"gap: data/index.json: {sentence}" in kept.lines) == (6, True)
+    result = hashed(run)
+    assert (result.exit_code, result.lines[0]) == (4, f"data/index.json {sentence}")
+    assert (findings(run)["index-identity"].outcome, findings(run)["shard-digests"].outcome) == ("not testable",) * 2
+
+
+def test_a_run_that_never_had_an_index_is_not_testable_and_clean(tmp_path):
     run = write_run(tmp_path / "run")
     shutil.rmtree(run / "data")
+    for folder in (run / "checkpoints").iterdir():
+        manifest = folder / "MANIFEST.json"
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"index_digest": ""}))
+        (folder / "COMPLETE").write_text(digests.of_file(manifest))
     assert hashed(frozen(run)).exit_code == 0
     assert findings(run)["index-identity"].outcome == "not testable"
     assert findings(run)["shard-digests"].outcome == "not testable"
@@ -165,7 +183,34 @@ def test_a_damaged_generation_is_named_by_file(tmp_path, damage):
 def test_an_unfinished_generation_is_no_difference(tmp_path):
     run = write_run(tmp_path / "run", missing_complete="step-000120")
     assert hashed(frozen(run)).exit_code == 0
-    assert findings(run)["generation-digests"].outcome == "agrees"
+    finding = findings(run)["generation-digests"]
+    assert finding.outcome == "agrees"
+    assert finding.summary == (
+        "every file of 2 generations is what its manifest says; not compared: 1 unfinished generation (step-000120)"
+    )
+
+
+def test_nothing_is_vouched_for_when_no_generation_is_complete(tmp_path):
+    run = write_run(tmp_path / "run")
+    for path in (run / "checkpoints").glob("*/COMPLETE"):
+        path.unlink()
+    kept = freeze.run(run, incidents=None, incident=None, argv=["spiketriage", "freeze"])
+    assert (kept.exit_code, "known good: none, older: none" in kept.lines) == (6, True)
+    result = hashed(run)
+    assert result.exit_code == 4
+    finding = findings(run)["generation-digests"]
+    names = "3 unfinished generations (step-000040, step-000080, step-000120)"
+    assert (finding.outcome, finding.summary) == ("not testable", f"no generation is complete: {names}")
+
+
+def test_an_unfinished_freeze_is_no_evidence(tmp_path):
+    run = write_run(tmp_path / "run", spike_at=110)
+    started = store.create(run, incidents=None, step=110, at=datetime(2026, 11, 29, 3, 12, tzinfo=UTC))
+    for step in (hash_step, check):
+        with pytest.raises(RefusedError) as caught:
+            step.run(run, incidents=None, incident=None, argv=["spiketriage"])
+        assert (caught.value.exit_code, caught.value.hint) == (3, f"spiketriage freeze {run}")
+    assert started.dossier().findings == ()
 
 
 def test_damage_after_the_freeze_moves_known_good(tmp_path):
@@ -226,6 +271,32 @@ def test_an_incident_after_freeze_and_hash_verifies_deeply(tmp_path):
     argv = ["spiketriage", "verify"]
     result = verify.run(run, incidents=None, incident=None, argv=argv, deep=True)
     assert result.exit_code == 0, result.lines
+
+
+def test_the_next_command_is_spelled_as_this_one_was(tmp_path, monkeypatch):
+    write_run(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    kept = freeze.run(Path("run"), incidents=Path("inc"), incident=None, argv=["spiketriage", "freeze"])
+    assert kept.next_commands == ("spiketriage hash run --incidents inc",)
+    result = hash_step.run(Path("run"), incidents=Path("inc"), incident=kept.incident, argv=["spiketriage", "hash"])
+    assert result.next_commands == (f"spiketriage check run --incidents inc --incident {kept.incident}",)
+    planned = freeze.run(Path("run"), incidents=Path("inc"), incident=None, argv=[], step=75, dry_run=True)
+    assert planned.next_commands == ("spiketriage freeze run --step 75 --incidents inc",)
+
+
+def test_rot_in_many_shards_is_one_short_sentence(tmp_path):
+    run = write_run(tmp_path / "run", spike_at=110)
+    index = read_index(run / "data" / "index.json")
+    for name in ("doc-0", "doc-1", "doc-2", "doc-5"):
+        flip_byte(run / "data" / index.documents[name].shard, index.documents[name].offset_bytes)
+    hashed(frozen(run))
+    summary = findings(run)["shard-digests"].summary
+    head, _, note = summary.partition("; ")
+    assert head == (
+        "4 documents in 2 shards differ from the index: "
+        "shard-00000.bin doc-2, shard-00000.bin doc-0, shard-00000.bin doc-1 and 1 more"
+    )
+    assert note == "the suspect step consumed 1 of them"
 
 
 def test_without_a_freeze_it_is_refused_with_the_command_that_helps(tmp_path):

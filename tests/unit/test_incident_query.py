@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spiketriage.errors import EvidenceError, UsageError
-from spiketriage.incident.query import query
+from spiketriage.incident.query import QueryResult, query
 from spiketriage.incident.store import Incident, create
 from spiketriage.records import Finding, StepPoint, TrialRow
 from spiketriage.runbook import sql
@@ -134,6 +134,35 @@ def test_the_step_shows_a_table_and_carries_json(incident: Incident, tmp_path: P
         "ids   ∅          NaN  a\\x1bb",
         "(2 rows)",
     )
+
+
+def test_a_long_answer_is_cut_on_paper_and_whole_in_json(incident: Incident, tmp_path: Path) -> None:
+    statement = "SELECT range AS n FROM range(1000)"
+    result = sql.run(tmp_path, incidents=None, incident=None, argv=[], statement=statement)
+    assert len(result.data["rows"]) == 1000
+    assert result.lines[1 + sql.MAX_ROWS :] == ("199", "… 800 more rows; --json has them all", "(1000 rows)")
+
+
+def test_a_table_fits_the_terminal_and_the_widest_column_gives_way() -> None:
+    asked = QueryResult(columns=("name", "summary"), rows=(("ids", "x" * 500), ("lr", "short")))
+    lines = sql.table(asked, asked.rows, 40)
+    assert max(map(len, lines)) == 40
+    assert lines[2] == "ids   " + "x" * 33 + "…"
+    assert lines[3] == "lr    short"
+    many = QueryResult(columns=("a", "b", "c"), rows=(("x" * 30, "y" * 30, "z" * 30),))
+    assert sql.table(many, many.rows, 18) == (
+        "a         b",
+        "────────  ────────",
+        "xxxxxxx…  yyyyyyy…",
+        "… not shown for want of room: c",
+        "(1 row)",
+    )
+
+
+def test_the_hint_of_a_wrong_statement_names_the_run(incident: Incident, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        sql.run(tmp_path, incidents=None, incident=incident.id, argv=[], statement="SELECT nothing")
+    assert caught.value.hint == f"spiketriage sql 'SHOW TABLES' {tmp_path} --incident {incident.id}"
 
 
 def test_the_step_of_a_statement_without_rows(incident: Incident, tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import resource
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spiketriage.errors import EvidenceError, RefusedError, UsageError
+from spiketriage.errors import EvidenceError, PartialError, RefusedError, UsageError
 from spiketriage.incident.store import Incident, create, find
 from spiketriage.records import (
     Anchors,
@@ -291,6 +294,34 @@ def test_no_incident_is_refused_with_the_command_that_makes_one(tmp_path: Path) 
     with pytest.raises(RefusedError) as caught:
         find(run, incidents=None, wanted=None)
     assert caught.value.hint == f"spiketriage freeze '{run}'"
+
+
+@pytest.mark.parametrize("room_bytes", [0, 300_000])
+def test_a_full_disk_is_the_same_error_whoever_meets_it(tmp_path: Path, room_bytes: int) -> None:
+    made = create(tmp_path, incidents=None, step=7, at=AT)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python itself has it; a write then fails with EFBIG
+    many = [fact(number) for number in range(3000)]
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, hard))
+        with pytest.raises(PartialError, match=r"is full: about .* MB are needed, .* MB are free") as caught:
+            record(made, many)
+        with pytest.raises(PartialError):
+            create(tmp_path / "other", incidents=None, step=7, at=AT)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (caught.value.exit_code, caught.value.hint) == (6, f"df -h {made.folder}")
+    assert made.dossier().facts == {}
+
+
+def record(incident: Incident, facts: list[tuple[str, str]]) -> None:
+    with incident.session(ARGV) as session:
+        for key, value in facts:
+            session.fact(key, value)
+
+
+def fact(number: int) -> tuple[str, str]:
+    return f"key {number}", hashlib.sha256(b"%d" % number).hexdigest() * 8
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spiketriage.diagnosis.cause import Cause
 from spiketriage.diagnosis.causes import CAUSES
-from spiketriage.diagnosis.judge import Case, judge, make_case, weigh
+from spiketriage.diagnosis.judge import Case, allowed, judge, make_case, weigh
 from spiketriage.records import Finding, Where
 from spiketriage.wire.chain import STAGES
 
@@ -92,8 +92,7 @@ def test_a_named_cause_has_everything_decided_and_nothing_against_it(case: Case)
     assert case.spiked or not cause.needs_spike
     for name in spoken_for(case):
         finding = case.findings[name]
-        allowed = cause.predicts.get(name, ("agrees",))
-        assert finding.outcome in allowed or f"{finding.outcome}@{finding.where.stage}" in allowed
+        assert allowed(cause, finding)
     assert any(case.findings[name].outcome != "agrees" for name in spoken_for(case))
 
 
@@ -103,8 +102,7 @@ def test_a_finding_against_a_cause_never_makes_it_stand_better(case: Case, extra
     rank = {"contradicted": 0, "open": 1, "decided": 2}
     more = replace(case, findings={**case.findings, extra.name: extra})
     for cause in CAUSES:
-        allowed = cause.predicts.get(extra.name, ("agrees",))
-        if extra.outcome in allowed or f"{extra.outcome}@{extra.where.stage}" in allowed:
+        if allowed(cause, extra):
             continue
         after = weigh(cause, more)
         if extra.outcome == "not testable":  # says nothing, so nothing may be gained by it

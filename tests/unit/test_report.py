@@ -16,8 +16,8 @@ from dossiers import audit, empty, journal, spike
 
 from spiketriage.errors import RefusedError
 from spiketriage.incident import store
-from spiketriage.records import Dossier
-from spiketriage.report import build, commands, write
+from spiketriage.records import Dossier, Finding
+from spiketriage.report import build, commands, words, write
 
 EVERY_DOSSIER = pytest.mark.parametrize("make", [spike, audit, empty])
 TITLES = (
@@ -62,7 +62,7 @@ def test_an_empty_section_names_the_command_that_fills_it():
 def test_the_top_of_the_report_answers_the_questions_of_3_am():
     top = files(spike())["report.html"].decode().split("<nav")[0]
     for said in (
-        *("Cause established: shard-bitrot", "data/shard-0003.bin", "rank 1", "Restore data/shard-0003.bin"),
+        *("Cause: shard-bitrot", "data/shard-0003.bin", "rank 1", "Restore data/shard-0003.bin"),
         *("fp32 reference: no step was executed", "Known good is step-000180", "spiketriage verify"),
     ):
         assert said in top
@@ -186,6 +186,59 @@ def test_a_run_without_an_incident_is_refused_with_a_hint(tmp_path):
     with pytest.raises(RefusedError) as caught:
         write.run(tmp_path, incidents=None, incident=None, argv=["spiketriage", "report"])
     assert caught.value.hint.startswith("spiketriage freeze")
+
+
+def test_what_the_verdict_does_not_speak_of_is_said_below_it():
+    damaged = Finding(name="generation-digests", outcome="differs", summary="differ: step-000100", judged=False)
+    quiet = replace(spike(), findings=tuple(one for one in spike().findings if one.judged))
+    top = files(replace(quiet, findings=(*quiet.findings, damaged)))["report.html"].decode().split("<nav")[0]
+    assert "<b>Besides:</b> generation-digests: differ: step-000100" in top
+    assert "Besides" not in files(quiet)["report.html"].decode()
+
+
+def test_equal_alarms_of_neighbouring_steps_are_one_row():
+    calm = [replace(point, alarm="") for point in audit().steps]
+    at = calm[10].step
+    told = {step: f"step {step}: grad_norm is not a finite number" for step in (at, at + 1, at + 2, at + 5)}
+    dossier = replace(audit(), steps=tuple(replace(p, alarm=told.get(p.step, "")) for p in calm))
+    section = next(s for s in build.build(dossier).sections if s.key == "detection")
+    assert [row.cells[0] for row in section.tables[1].rows] == [f"{at}–{at + 2}", str(at + 5)]
+    assert section.tables[1].rows[0].cells[2] == f"steps {at}–{at + 2}: grad_norm is not a finite number"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("every replay agrees", "Every replay agrees."),
+        ("blocks.3.mlp is odd", "blocks.3.mlp is odd."),
+        ("step 3: loss is odd. And more", "Step 3: loss is odd."),
+    ],
+)
+def test_a_sentence_begins_with_a_capital_unless_it_begins_with_a_name(said, shown):
+    assert words.first_sentence(said) == shown
+
+
+def test_the_summary_names_the_suspect_step_once_and_no_infinite_scale():
+    anchors = replace(spike().anchors, onset=203, suspect=203, reason="step 203: loss 9.4 is above the median 2.1")
+    wild = Finding(
+        name="skip-batch", outcome="differs", summary="anomalous (inf scales off at most)", seen="inf scales"
+    )
+    made = build.build(replace(spike(), anchors=anchors, findings=(*spike().findings, wild)))
+    assert made.banner.summary[0] == "Step 203 is suspect: loss 9.4 is above the median 2.1."
+    assert "inf scales" not in str(made)
+
+
+def test_the_next_command_keeps_the_folders_as_typed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = store.create(Path("run"), incidents=Path("inc"), step=203, at=datetime(2026, 11, 29, 3, 12, tzinfo=UTC))
+    with found.session(["spiketriage", "freeze", "run"]) as session:
+        session.fact("run", "/runs/run")
+        session.fact("incidents", "/else where/inc")
+        session.artifacts(spike().artifacts)
+    result = write.run(Path("run"), incidents=Path("inc"), incident=None, argv=["spiketriage", "report"])
+    assert result.next_commands == (f"spiketriage check run --incidents inc --incident {found.id}",)
+    text = Path(result.data["report"]["md"]).read_text()
+    assert f"spiketriage check /runs/run --incidents '/else where/inc' --incident {found.id}" in text
 
 
 def test_plots_that_no_longer_apply_are_dropped_and_other_files_are_kept(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from command_line import call, takes
 from run_folder import write_run
 
+from spiketriage.errors import EvidenceError, RefusedError
 from spiketriage.incident import store
 from spiketriage.records import Anchors, Finding, Verdict, Where
 from spiketriage.runbook import status
@@ -87,6 +89,37 @@ def test_a_step_that_stopped_is_the_next_one_again(tmp_path: Path, incident: sto
     assert following(run) == f"spiketriage hash {run}"
     did(incident, "triage", str(run), exit_code=143)
     assert following(run) == f"spiketriage triage {run}"
+
+
+def test_what_hash_found_is_a_result_and_not_a_stop(tmp_path: Path, incident: store.Incident) -> None:
+    run = tmp_path / "run"
+    did(incident, "freeze", str(run), exit_code=6)
+    did(incident, "hash", str(run), exit_code=4)
+    assert states(run)[:3] == ["done", "done", "open"]
+    lines = status.run(run, incidents=None, incident=None, argv=[]).lines
+    assert any(line.startswith("  hash    found something (exit 4)") for line in lines)
+    assert following(run) == f"spiketriage check {run}"
+    with pytest.raises(EvidenceError), incident.session(["spiketriage", "hash", str(run)]):
+        raise EvidenceError("unreadable")
+    assert states(run)[1] == "stopped"
+
+
+def test_a_command_at_work_is_named(tmp_path: Path, incident: store.Incident) -> None:
+    run = tmp_path / "run"
+    with incident.session(["spiketriage", "replay", "run"]):
+        lines = status.run(run, incidents=None, incident=None, argv=[]).lines
+    assert any(line.startswith("at work since ") and line.endswith(": spiketriage replay run") for line in lines)
+    assert f"process {os.getpid()} " in " ".join(lines)
+    assert "at work" not in " ".join(status.run(run, incidents=None, incident=None, argv=[]).lines)
+
+
+def test_an_unknown_incident_is_answered_with_the_known_ones(tmp_path: Path, incident: store.Incident) -> None:
+    with pytest.raises(RefusedError, match=incident.id) as caught:
+        status.run(tmp_path / "run", incidents=None, incident="zzz", argv=[])
+    assert takes(caught.value.hint) == ""
+    with pytest.raises(RefusedError) as missing:
+        store.find(tmp_path / "run", incidents=tmp_path / "else", wanted=None)
+    assert missing.value.hint == f"spiketriage freeze {tmp_path / 'run'} --incidents {tmp_path / 'else'}"
 
 
 def test_triage_covers_the_steps_that_it_always_takes(tmp_path: Path, incident: store.Incident) -> None:
