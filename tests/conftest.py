@@ -17,7 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def bitrot_run(tmp_path_factory: pytest.TempPathFactory) -> Rehearsed:
     """A run whose shards rotted at rest."""
-    return rehearse("shard-bitrot", 110, tmp_path_factory.mktemp("first") / "run")
+    return rehearse("shard-bitrot", 106, tmp_path_factory.mktemp("first") / "run")
 
 
 @pytest.fixture(scope="session")
