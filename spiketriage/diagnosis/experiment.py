@@ -66,6 +66,11 @@ def anomaly(answer: Answer, step: int, band: Band) -> float:
     return math.nan if record is None else distance(record, band)
 
 
+def scales(score: float) -> str:
+    """A distance for people."""
+    return f"{score:.1f} scales" if math.isfinite(score) else "not finite"
+
+
 def read_cell(
     name: str, setting: Setting, answers: Mapping[str, Answer], trials: tuple[Trial, ...], what: str
 ) -> Finding:
@@ -87,7 +92,7 @@ def read_cell(
         summary=f"{what} {words[outcome]}" + (f" ({score:.1f} scales off)" if math.isfinite(score) else ""),
         where=Where(step=setting.suspect),
         expected=f"within {setting.threshold:.1f} scales of loss {setting.band.loss:.3f}",
-        seen=f"{score:.1f} scales",
+        seen=scales(score),
         magnitude=score,
         trials=tuple(trial.key for trial in trials),
     )
@@ -149,7 +154,7 @@ def read_remedy(name: str, setting: Setting, answers: Mapping[str, Answer], arm:
         summary=f"{what}, step {setting.suspect} is {'ordinary' if outcome == 'agrees' else 'still anomalous'}{off}",
         where=Where(step=setting.suspect),
         expected=f"within {setting.threshold:.1f} scales",
-        seen=f"{score:.1f} scales",
+        seen=scales(score),
         magnitude=score,
         trials=(arm.variant.key,),
     )

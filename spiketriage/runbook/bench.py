@@ -5,7 +5,6 @@ It opens and never writes.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,22 +23,32 @@ from spiketriage.readers.settings import read_settings
 from spiketriage.records import Dossier, TrialRow
 from spiketriage.runbook.evidence import load_view
 from spiketriage.runbook.spike import spike_of
+from spiketriage.runbook.typed import command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typed:
+    """Run folder and options as the person typed them."""
+
+    run_folder: Path
+    incidents: Path | None
+    incident: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """One incident, ready for experiments; `words` are run folder and options as they were typed."""
+    """One incident, ready for experiments."""
 
     incident: Incident
     dossier: Dossier
     view: View
     setting: Setting
     site: Site
-    words: tuple[str, ...]
+    typed: Typed
 
-    def command(self, step: str) -> str:
+    def command(self, step: str, *options: str) -> str:
         """The command line of another step on this incident, with the options as they were typed."""
-        return shlex.join(["spiketriage", step, *self.words])
+        return command(step, self.typed.run_folder, self.typed.incidents, self.typed.incident, *options)
 
     def case(self) -> Case:
         """What the judge weighs now."""
@@ -67,8 +76,14 @@ def open_bench(run_folder: Path, incidents: Path | None, incident: str | None) -
     view = load_view(found, read_settings(run_folder))
     setting = make_setting(view, dossier.anchors, spiked=spike_of(dossier).suspect is not None)
     site = make_site(view, setting, found.folder / "trials")
-    words = tuple(place(run_folder, incidents, incident))
-    return Bench(incident=found, dossier=dossier, view=view, setting=setting, site=site, words=words)
+    return Bench(
+        incident=found,
+        dossier=dossier,
+        view=view,
+        setting=setting,
+        site=site,
+        typed=Typed(run_folder=run_folder, incidents=incidents, incident=incident),
+    )
 
 
 def new_rows(answers: Sequence[Answer]) -> list[TrialRow]:
@@ -76,17 +91,10 @@ def new_rows(answers: Sequence[Answer]) -> list[TrialRow]:
     return [answer.row for answer in answers if not answer.cached]
 
 
-def place(run_folder: Path, incidents: Path | None, incident: str | None) -> list[str]:
-    """Run folder and options as they were typed, for the next command."""
-    elsewhere = ["--incidents", str(incidents)] if incidents else []
-    return [str(run_folder), *elsewhere, *(["--incident", incident] if incident else [])]
-
-
-def next_command(proposal: Proposal | None, words: Sequence[str], otherwise: str) -> str:
-    """The command that runs a proposal."""
+def next_command(proposal: Proposal | None, bench: Bench) -> str:
+    """The command that runs a proposal; without one, the report."""
     if proposal is None:
-        return shlex.join(["spiketriage", otherwise, *words])
+        return bench.command("report")
     if proposal.experiments == (REPLAY,):
-        return shlex.join(["spiketriage", "replay", *words])
-    options = [part for name in proposal.experiments for part in ("--experiment", name)]
-    return shlex.join(["spiketriage", "branch", *words, *options])
+        return bench.command("replay")
+    return bench.command("branch", *(part for name in proposal.experiments for part in ("--experiment", name)))

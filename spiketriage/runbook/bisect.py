@@ -30,7 +30,7 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
     case, proposal = bench.case(), bench.proposal()
     verdict = judge(CAUSES, case)
     settled = verdict.kind == "established" or proposal is None
-    following = next_command(None if settled else proposal, bench.words, "report")
+    following = next_command(None if settled else proposal, bench)
     verdict = replace(verdict, next_experiment=None if settled else following)
     with bench.incident.session(argv) as session:
         session.verdict(verdict)

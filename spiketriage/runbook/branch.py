@@ -102,7 +102,7 @@ def _of_factor(bench: Bench, factor: str) -> tuple[str, ...]:
     if not found:
         known = sorted({experiment.FACTOR for experiment in EXPERIMENTS})
         raise UsageError(
-            f"no experiment sets {factor!r}; factors: {', '.join(known)}", hint=f"{bench.command('branch')} --list"
+            f"no experiment sets {factor!r}; factors: {', '.join(known)}", hint=bench.command("branch", "--list")
         )
     return found[:1]
 
@@ -129,7 +129,7 @@ def _require_replay(bench: Bench, chosen: Sequence[Experiment]) -> None:
     if pointless:
         raise RefusedError(
             f"{pointless[0]} would mean nothing here: nothing spiked, or production repeats bit for bit",
-            hint=f"{bench.command('branch')} --list",
+            hint=bench.command("branch", "--list"),
         )
 
 

@@ -53,7 +53,11 @@ def require_frozen(dossier: Dossier, incident: Incident, run: Path) -> None:
     """
     if FROZEN in dossier.facts:
         return
-    elsewhere = [] if incident.folder.is_relative_to(run) else ["--incidents", str(incident.folder.parent)]
+    elsewhere = (
+        []
+        if incident.folder.absolute().is_relative_to(run.absolute())
+        else ["--incidents", str(incident.folder.parent)]
+    )
     again = shlex.join(["spiketriage", "freeze", str(run), *elsewhere])
     raise RefusedError(f"{incident.id}: its freeze did not finish, so its evidence is incomplete", hint=again)
 

@@ -5,6 +5,7 @@ It calls the steps as a person would and holds no state: an interrupted triage i
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,8 +15,8 @@ from spiketriage.incident import store
 from spiketriage.records import StepResult
 from spiketriage.report import write as report
 from spiketriage.runbook import bisect, branch, check, freeze, hash, replay
-from spiketriage.runbook.bench import place
 from spiketriage.runbook.progress import say
+from spiketriage.runbook.typed import command
 
 INTEGRITY, PARTIAL, CHILD_FAILED = 4, 6, 7
 EXPLAINED = ("established", "supported")  # a verdict that accounts for what hash found
@@ -36,12 +37,11 @@ class _Walk:
     def step(self, name: str, function: Callable[..., StepResult], **options: object) -> StepResult:
         """Run one step as its own command line would, and say what it found."""
         say(f"triage: {name}")
-        words = place(self.run_folder, self.incidents, self.incident)
         result = function(
             self.run_folder,
             incidents=self.incidents,
             incident=self.incident,
-            argv=["spiketriage", name, *words],
+            argv=shlex.split(command(name, self.run_folder, self.incidents, self.incident)),
             **options,
         )
         self.exit_codes[name] = result.exit_code

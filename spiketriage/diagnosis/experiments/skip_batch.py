@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spiketriage.diagnosis.experiment import Arm, anomaly, not_testable
+from spiketriage.diagnosis.experiment import Arm, anomaly, not_testable, scales
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.records import Finding, Where
@@ -37,10 +37,10 @@ def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:
         outcome=outcome,  # type: ignore[arg-type]
         source="experiment",
         summary=f"without step {setting.suspect}'s batch the next {len(scores)} steps are "
-        f"{'ordinary' if outcome == 'agrees' else 'still anomalous'} ({worst:.1f} scales off at most)",
+        f"{'ordinary' if outcome == 'agrees' else 'still anomalous'} ({scales(worst)} off at most)",
         where=Where(step=setting.suspect),
         expected=f"within {setting.threshold:.1f} scales",
-        seen=f"{worst:.1f} scales",
+        seen=scales(worst),
         magnitude=worst,
         trials=(trial.key,),
     )
