@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,7 +118,7 @@ def test_the_rotten_document_and_the_flipped_tensor_are_named(bitrot: Triaged, f
 
 
 def test_the_reports_exist_and_name_the_verdict(triaged: Triaged) -> None:
-    for kind, path in triaged.envelope["data"]["report"]["report"].items():
+    for kind, path in triaged.envelope["data"]["report"].items():
         text = Path(path).read_text(encoding="utf-8")
         assert triaged.run.fault in text, kind
         assert Path(path).parent == triaged.folder / "report"
@@ -130,6 +131,18 @@ def test_the_reports_exist_and_name_the_verdict(triaged: Triaged) -> None:
 def reports(triaged: Triaged) -> dict[str, bytes]:
     folder = triaged.folder / "report"
     return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_demo_on_a_run_that_lies_there_shows_verdict_and_report(bitrot: Triaged, tmp_path: Path) -> None:
+    """The demo's second half; its first half is the rehearsal that made the run."""
+    run = tmp_path / "demo-run"
+    shutil.copytree(bitrot.run.folder, run)
+    shutil.copytree(bitrot.incidents, run / ".spiketriage" / "incidents", dirs_exist_ok=True)
+    done = call("demo", "--out", str(run), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "verdict: established: shard-bitrot" in done.stdout
+    report = next(line.removeprefix("report: ") for line in done.stdout.splitlines() if line.startswith("report: "))
+    assert Path(report).read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 def test_the_same_incident_gives_the_same_report(triaged: Triaged) -> None:

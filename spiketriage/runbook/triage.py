@@ -86,7 +86,7 @@ def _triage(walk: _Walk, step: int | None, budget: int | None) -> StepResult:
         exit_code=_exit_code(verdict, walk.exit_codes),
         verdict=verdict.verdict,
         lines=(*verdict.lines, *written.lines),
-        data={**verdict.data, "report": written.data, "exit_codes": dict(walk.exit_codes)},
+        data={**verdict.data, "report": written.data["report"], "exit_codes": dict(walk.exit_codes)},
         next_commands=written.next_commands,
     )
 
