@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from spiketriage.diagnosis.causes import CAUSES
-from spiketriage.diagnosis.judge import judge
+from spiketriage.diagnosis.experiments import EXPERIMENTS
+from spiketriage.diagnosis.judge import Case, judge
+from spiketriage.diagnosis.plan import REPLAY
 from spiketriage.diagnosis.setting import STEPS_AFTER
 from spiketriage.records import CauseView, Finding, StepResult, Verdict, Where
 from spiketriage.runbook.bench import Bench, next_command, open_bench
 
+FOUND_BY_HASH = ("shard-digests", "index-identity")
 INCONCLUSIVE = ("undetermined", "unresolved")
 NUM_NAMED = 4
 
@@ -30,7 +33,7 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
     case, proposal = bench.case(), bench.proposal()
     verdict = judge(CAUSES, case)
     settled = verdict.kind == "established" or proposal is None
-    following = next_command(None if settled else proposal, bench)
+    following = _missing_step(verdict, case, bench) or next_command(None if settled else proposal, bench)
     verdict = replace(verdict, next_experiment=None if settled else following)
     with bench.incident.session(argv) as session:
         session.verdict(verdict)
@@ -48,6 +51,16 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
         },
         next_commands=(following,),
     )
+
+
+def _missing_step(verdict: Verdict, case: Case, bench: Bench) -> str:
+    """`hash` or `check`, when a suspect's deciding cell is one that nobody asked for yet."""
+    known = {REPLAY, "replay-spike", "replay-determinism", *(experiment.NAME for experiment in EXPERIMENTS)}
+    suspects = [view for view in verdict.causes if view.name in verdict.candidates]
+    unasked = {name for view in suspects for name in view.untested if name not in case.findings} - known
+    if not unasked:
+        return ""
+    return bench.command("hash" if unasked <= set(FOUND_BY_HASH) else "check")
 
 
 def later_anomalies(bench: Bench) -> list[int]:

@@ -74,7 +74,7 @@ def measure(dossier: Dossier, *, report_written: bool) -> tuple[Progress, ...]:
     rows = {
         "freeze": dossier.anchors is not None or bool(dossier.artifacts),
         "replay": any(trial.kind == "replay" and trial.state == "done" for trial in dossier.trials),
-        "branch": bool(experiments - {"replay"}),
+        "branch": bool({name for name in experiments if not name.startswith("replay")}),
         "bisect": dossier.verdict is not None,
         "report": report_written,
     }
