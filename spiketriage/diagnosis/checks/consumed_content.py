@@ -13,6 +13,7 @@ from spiketriage.diagnosis.view import View
 from spiketriage.records import DataIndex, Finding, StepRecord, Where
 
 NAME = "consumed-content"
+AT_SPIKE = "consumed-at-spike"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +42,20 @@ def run(view: View) -> tuple[Finding, ...]:
         for rank, record in sorted(records.items())
         if (found := _foreign(record.content, index))
     ]
+    at_spike = _at_spike(view.suspect, [item for item in foreign if item.step == view.suspect], index)
     if foreign:
-        return (_differs(foreign, index),)
-    return (agrees(NAME, f"{counted(documents, 'document')} were consumed with the bytes that the index promises"),)
+        return (_differs(NAME, foreign, index), at_spike)
+    text = f"{counted(documents, 'document')} were consumed with the bytes that the index promises"
+    return (agrees(NAME, text), at_spike)
+
+
+def _at_spike(suspect: int | None, foreign: list[_Foreign], index: DataIndex) -> Finding:
+    """The same about the suspect step alone: what another step consumed does not explain this spike."""
+    if suspect is None:
+        return untestable(AT_SPIKE, "no suspect step")
+    if foreign:
+        return _differs(AT_SPIKE, foreign, index)
+    return agrees(AT_SPIKE, f"step {suspect} consumed the bytes that the index promises")
 
 
 def _foreign(content: Mapping[str, str], index: DataIndex) -> tuple[str, ...]:
@@ -53,12 +65,12 @@ def _foreign(content: Mapping[str, str], index: DataIndex) -> tuple[str, ...]:
     )
 
 
-def _differs(foreign: list[_Foreign], index: DataIndex) -> Finding:
+def _differs(name: str, foreign: list[_Foreign], index: DataIndex) -> Finding:
     first = foreign[0]
     document = index.documents[first.documents[0]]
     steps = counted(len({item.step for item in foreign}), "step")
     return Finding(
-        name=NAME,
+        name=name,
         outcome="differs",
         summary=f"step {first.step}, rank {first.rank}: the bytes consumed as {listed(first.documents)} "
         f"are not those of the index ({document.shard}, offset {document.offset_bytes}); {steps} in all",

@@ -16,6 +16,7 @@ CAUSE = Cause(
         "index-identity": ("differs",),
         "shard-digests": ANY,
         "consumed-content": ANY,
+        "consumed-at-spike": ANY,
         "content-profile": ANY,
         "composition": ANY,
         "ids": ANY,

@@ -21,7 +21,7 @@ CAUSE = Cause(
         "composition": ANY,
     },
     decides=("hyperparameters", "replay"),
-    decides_on_spike=("code-heals",),
+    decides_on_spike=("code-heals", "reference-kernel", "reference-precision"),
     located_by=("hyperparameters",),
     repair="put the recorded value back, roll back to the newest generation before the change",
     control="the same continuation with the changed value must fail again",

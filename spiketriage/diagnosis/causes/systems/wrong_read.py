@@ -15,6 +15,7 @@ CAUSE = Cause(
         **BATCH_CELLS_OPEN,
         **ONCE,
         "consumed-content": ("differs",),
+        "consumed-at-spike": ANY,
         "replay": ("differs@content",),
         "composition": ANY,
     },
