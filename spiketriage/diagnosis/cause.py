@@ -6,7 +6,7 @@ A cause holds no code path: the judge compares its predictions with the findings
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spiketriage.records import CauseClass, VerdictKind
 
@@ -22,6 +22,9 @@ NEUTRAL = (
     "kernel-heals",
     "precision-heals",
 )
+
+# Cells that only a person can fill, so that a cause which needs one is never more than a candidate.
+HUMAN = ("index-restored",)
 
 # A fault that happened once: replays agree with each other bit for bit, and what spiked in production does not in them.
 ONCE: dict[str, tuple[str, ...]] = {"replay-spike": ("agrees",), "replay-determinism": ("agrees",)}
@@ -54,6 +57,7 @@ class Cause:
 
     `predicts` maps a finding's name to the outcomes that this cause allows: an outcome, `outcome@<stage or field>`,
     or `outcome@<stage>#1` for one rank alone; a finding that is not named must agree, unless it is `NEUTRAL`.
+    `predicts_on_spike` replaces that where something spiked, which the cause must then explain.
     `decides` are the cells that must be tested before the cause may be named, `decides_on_spike` those that count
     only when something spiked. `located_by` are findings whose place is the cause's place, best first.
     `needs_spike` is set where silence excludes the cause; `verdict` for causes that are no fault.
@@ -63,6 +67,7 @@ class Cause:
     cause_class: CauseClass
     summary: str
     predicts: Mapping[str, tuple[str, ...]]
+    predicts_on_spike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     decides: tuple[str, ...]
     decides_on_spike: tuple[str, ...] = ()
     located_by: tuple[str, ...] = ()
@@ -71,6 +76,8 @@ class Cause:
     control: str
     verdict: VerdictKind | None = None
 
-    def allows(self, finding: str) -> tuple[str, ...]:
-        """Outcomes that this cause allows for `finding`."""
-        return self.predicts.get(finding, ANY if finding in NEUTRAL else ("agrees",))
+    def allows(self, finding: str, *, spiked: bool) -> tuple[str, ...]:
+        """Outcomes that this cause allows for `finding`; a spike may ask for more."""
+        default = ANY if finding in NEUTRAL else ("agrees",)
+        expected = self.predicts.get(finding, default)
+        return self.predicts_on_spike.get(finding, expected) if spiked else expected

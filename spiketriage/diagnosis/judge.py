@@ -20,6 +20,8 @@ DAMAGE = ("generation-digests",)  # harms the next rollback, whatever caused thi
 class Case:
     """What the judge weighs: judged findings by name, the step that spiked, and what could still be tried.
 
+    `alarmed` says that something raised an alarm or was pointed at, even if loss and gradient norm look ordinary.
+
     `possible` are experiments that can still be run; `besides` are damages that no cause is asked to explain.
     """
 
@@ -27,6 +29,7 @@ class Case:
     possible: tuple[str, ...]
     steps_executed: int
     spike_step: int | None = None
+    alarmed: bool = False
     besides: tuple[str, ...] = ()
 
     @property
@@ -36,7 +39,12 @@ class Case:
 
 
 def make_case(
-    findings: Iterable[Finding], *, spike_step: int | None, possible: Sequence[str], steps_executed: int
+    findings: Iterable[Finding],
+    *,
+    spike_step: int | None,
+    possible: Sequence[str],
+    steps_executed: int,
+    alarmed: bool = False,
 ) -> Case:
     """The case of the judged findings; context is left out."""
     findings = tuple(findings)
@@ -45,19 +53,20 @@ def make_case(
     return Case(
         findings=judged,
         spike_step=spike_step,
+        alarmed=alarmed,
         possible=tuple(possible),
         steps_executed=steps_executed,
         besides=besides,
     )
 
 
-def allowed(cause: Cause, finding: Finding) -> bool:
+def allowed(cause: Cause, finding: Finding, *, spiked: bool) -> bool:
     """Whether `cause` allows this outcome, at this stage when it says a stage."""
     where = finding.where
     spellings = {finding.outcome, f"{finding.outcome}@{where.stage}", f"{finding.outcome}@{where.field}"}
     if where.rank is not None:
         spellings.add(f"{finding.outcome}@{where.stage}#1")
-    return any(option in spellings for option in cause.allows(finding.name))
+    return any(option in spellings for option in cause.allows(finding.name, spiked=spiked))
 
 
 def deciding(cause: Cause, case: Case) -> tuple[str, ...]:
@@ -68,16 +77,20 @@ def deciding(cause: Cause, case: Case) -> tuple[str, ...]:
 def weigh(cause: Cause, case: Case) -> CauseView:
     """How one cause stands."""
     tested = {name: f for name, f in case.findings.items() if f.outcome != "not testable"}
-    # What comes after the spike cannot have caused it.
+    # What comes after the spike cannot have caused it: it speaks against a cause that lies there, and of no other.
     late = {name for name, finding in tested.items() if _is_late(finding, case)}
     against = tuple(
-        name for name, f in tested.items() if not allowed(cause, f) or (name in late and name in cause.located_by)
+        name
+        for name, finding in tested.items()
+        if (name in cause.located_by if name in late else not allowed(cause, finding, spiked=case.spiked))
     )
     support = tuple(
         name
         for name, finding in tested.items()
         # What a cause leaves open speaks neither for it nor against it.
-        if "agrees" not in cause.allows(name) and allowed(cause, finding)
+        if name not in late
+        and "agrees" not in cause.allows(name, spiked=case.spiked)
+        and allowed(cause, finding, spiked=case.spiked)
     )
     untested = tuple(name for name in deciding(cause, case) if name not in tested)
     status = (
@@ -126,7 +139,7 @@ def judge(causes: Sequence[Cause], case: Case) -> Verdict:
     found = anomalies(case)
     if found:
         return _verdict(case, views, "unresolved", f"no known cause explains {', '.join(found)} together")
-    if case.spiked:
+    if case.alarmed or case.spiked:
         return _verdict(case, views, "unresolved", "something spiked, and no check or experiment found what differs")
     if not _was_looked_at(case):
         return _verdict(case, views, "unresolved", NOTHING_DONE)
@@ -150,8 +163,18 @@ def _named(cause: Cause, *, sure: bool, views: tuple[CauseView, ...], case: Case
     where = locate(cause, case.findings)
     if cause.verdict is not None:
         return _verdict(case, views, cause.verdict, cause.summary, where=where, repair=cause.repair, cause=cause)
-    kind = "established" if sure else "supported"
-    return _verdict(case, views, kind, cause.summary, where=where, repair=cause.repair, cause=cause, named=True)
+    kind, summary = "established" if sure else "supported", cause.summary
+    if case.spike_step is not None and _is_remote(cause, where, case.spike_step):
+        # Nothing shows the way from there to here: another fault, that left no trace of its own, is not excluded.
+        kind = "supported"
+        summary += f"; the steps between it and the spike at {case.spike_step} are not explained"
+    return _verdict(case, views, kind, summary, where=where, repair=cause.repair, cause=cause, named=True)
+
+
+def _is_remote(cause: Cause, where: Where, spike_step: int) -> bool:
+    """Whether something that happened once lies more than a step before the spike."""
+    once = cause.allows("replay-spike", spiked=True) == ("agrees",)
+    return once and where.step is not None and where.step < spike_step - 1
 
 
 def locate(cause: Cause, findings: Mapping[str, Finding]) -> Where:

@@ -116,7 +116,7 @@ def _is_reference(name: str) -> bool:
 
 def _pairs_split(name: str, suspects: Sequence[Cause], case: Case) -> float:
     """Pairs of suspects that `name` would tell apart, and a share for every deciding cell that it fills."""
-    options = [set(cause.allows(name)) for cause in suspects]
+    options = [set(cause.allows(name, spiked=case.spiked)) for cause in suspects]
     pairs = sum(1 for i, left in enumerate(options) for right in options[i + 1 :] if not left & right)
     return pairs + 0.5 * sum(1 for cause in suspects if name in deciding(cause, case))
 

@@ -52,13 +52,15 @@ def distance(record: StepRecord, band: Band) -> float:
 class Setting:
     """What every experiment of one incident starts from.
 
-    `suspect` is the step of the batch tests; `first_bad` the earliest anchor, which the replay must cover;
+    `alarmed` says that an alarm or a person pointed at the suspect step, `spiked` that its loss or gradient norm is
+    anomalous; `suspect` is the step of the batch tests; `first_bad` the earliest anchor, which the replay must cover;
     `production` is the recorded chain; `later_good` a complete generation after the window, to be replayed for a step;
     `ids` are production's batch names by step and rank; `clean` are steps whose batches looked ordinary;
     `threshold` is how many scales of `band` count as anomalous: half of what production itself showed.
     """
 
     anchors: Anchors
+    alarmed: bool
     spiked: bool
     suspect: int
     first_bad: int
@@ -143,9 +145,12 @@ def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
     band_history = [record for record in telemetry.lineage(telemetry.ranks[0]) if record.step < first_bad]
     band = _band(band_history)
     later = _later(view, max(suspect, first_bad) + STEPS_AFTER)
+    shown = telemetry.at(telemetry.ranks[0], suspect)
     return Setting(
         anchors=anchors,
-        spiked=spiked,
+        alarmed=spiked,
+        # Batch experiments are read off loss and gradient norm: they mean nothing where production shows neither.
+        spiked=spiked and (shown is None or distance(shown, band) > MIN_THRESHOLD),
         suspect=suspect,
         first_bad=first_bad,
         known_good=anchors.known_good,
@@ -158,7 +163,7 @@ def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
         clean=_clean_steps(band_history),
         ids=_ids(view),
         band=band,
-        threshold=_threshold(telemetry.at(telemetry.ranks[0], suspect), band),
+        threshold=_threshold(shown, band),
         run_key=_run_key(view, anchors, suspect),
         reference_code=_reference_code(view, anchors, suspect),
     )

@@ -6,7 +6,7 @@ It opens and never writes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spiketriage.diagnosis.causes import CAUSES
@@ -54,9 +54,14 @@ class Bench:
         """What the judge weighs now."""
         executed = sum(trial.num_steps_executed for trial in self.dossier.trials)
         spike = self.setting.suspect if self.setting.spiked else None
-        blank = make_case(self.dossier.findings, spike_step=spike, possible=(), steps_executed=executed)
-        options = possible(EXPERIMENTS, self.setting, blank)
-        return make_case(self.dossier.findings, spike_step=spike, possible=options, steps_executed=executed)
+        blank = make_case(
+            self.dossier.findings,
+            spike_step=spike,
+            possible=(),
+            steps_executed=executed,
+            alarmed=self.setting.alarmed,
+        )
+        return replace(blank, possible=possible(EXPERIMENTS, self.setting, blank))
 
     def proposal(self) -> Proposal | None:
         """What should be tried next, if anything."""

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from spiketriage.diagnosis.cause import HUMAN
 from spiketriage.diagnosis.causes import CAUSES
 from spiketriage.diagnosis.experiments import EXPERIMENTS
 from spiketriage.diagnosis.judge import Case, judge
@@ -38,24 +39,32 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
     with bench.incident.session(argv) as session:
         session.verdict(verdict)
         session.exit_code = 5 if verdict.kind in INCONCLUSIVE else 0
+    later = later_anomalies(bench)
+    told = [f"later: {_steps(later)}, where something differs too, is not explained here"] if later else []
     why = [] if settled or proposal is None else [f"why next: {proposal.why} ({proposal.num_steps} steps)"]
     return StepResult(
         incident=bench.incident.id,
         exit_code=session.exit_code,
         verdict=verdict.kind,
-        lines=(*tell(verdict, case.findings), *why),
+        lines=(*tell(verdict, case.findings), *told, *why),
         data={
             **verdict_data(verdict),
-            "later": later_anomalies(bench),
+            "later": later,
             "next_experiments": [] if settled or proposal is None else proposal.experiments,
         },
         next_commands=(following,),
     )
 
 
+def _steps(steps: Sequence[int]) -> str:
+    shown = ", ".join(str(step) for step in steps[:NUM_NAMED])
+    more = f" and {len(steps) - NUM_NAMED} more" if len(steps) > NUM_NAMED else ""
+    return f"step {shown}" if len(steps) == 1 else f"steps {shown}{more}"
+
+
 def _missing_step(verdict: Verdict, case: Case, bench: Bench) -> str:
     """`hash` or `check`, when a suspect's deciding cell is one that nobody asked for yet."""
-    known = {REPLAY, "replay-spike", "replay-determinism", *(experiment.NAME for experiment in EXPERIMENTS)}
+    known = {REPLAY, "replay-spike", "replay-determinism", *HUMAN, *(experiment.NAME for experiment in EXPERIMENTS)}
     suspects = [view for view in verdict.causes if view.name in verdict.candidates]
     unasked = {name for view in suspects for name in view.untested if name not in case.findings} - known
     if not unasked:
@@ -65,12 +74,12 @@ def _missing_step(verdict: Verdict, case: Case, bench: Bench) -> str:
 
 def later_anomalies(bench: Bench) -> list[int]:
     """Steps behind the replayed window at which something spiked or a check found something, earliest first."""
-    if not bench.setting.spiked:
+    if not bench.setting.alarmed:
         return []
-    behind = bench.setting.suspect + STEPS_AFTER
-    alarms = {point.step for point in bench.dossier.steps if point.alarm}
-    found = {f.where.step for f in bench.dossier.findings if f.judged and f.outcome in ("differs", "nonfinite")}
-    return sorted(step for step in alarms | found if step is not None and step > behind)
+    suspect = bench.setting.suspect
+    alarms = {point.step for point in bench.dossier.steps if point.alarm and point.step > suspect + STEPS_AFTER}
+    against = [f for f in bench.dossier.findings if f.judged and f.outcome in ("differs", "nonfinite")]
+    return sorted(alarms | {f.where.step for f in against if f.where.step is not None and f.where.step > suspect})
 
 
 def verdict_data(verdict: Verdict) -> dict[str, Any]:

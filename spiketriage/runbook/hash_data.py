@@ -105,7 +105,7 @@ def _identity(settings: RunSettings, seen: str, generations: Sequence[Generation
         name=IDENTITY,
         outcome="differs",
         summary=f"{path} is not the one that {newest.generation} was trained on",
-        where=Where(step=newest.step, path=path, field="index_digest"),
+        where=Where(path=path, field="index_digest"),
         expected=newest.index_digest,
         seen=seen,
     )

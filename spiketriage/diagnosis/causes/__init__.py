@@ -16,6 +16,7 @@ from spiketriage.diagnosis.causes.systems import (
     environment_differs,
     metric_artefact,
     optimizer_corruption,
+    parameters_not_restored,
     skipped_all_reduce,
     transient_compute,
     weight_bit_flip,
@@ -44,5 +45,6 @@ CAUSES: tuple[Cause, ...] = (
     environment_differs.CAUSE,
     code_change.CAUSE,
     wrong_parameters_restored.CAUSE,
+    parameters_not_restored.CAUSE,
     metric_artefact.CAUSE,
 )

@@ -23,6 +23,7 @@ CAUSE = Cause(
         "replay": ("agrees", "differs@ids", "differs@content"),
     },
     decides=("index-identity", "replay"),
+    decides_on_spike=("index-restored",),
     located_by=("index-identity",),
     repair="restore the index whose digest the manifests hold, then triage again",
     control="none",

@@ -20,9 +20,11 @@ CAUSE = Cause(
         "suspect-batch/suspect-state": ANY,
         "suspect-batch/older-state": ANY,
     },
+    predicts_on_spike={"content-profile": ("differs",)},
     decides=("shard-digests", "consumed-content", "replay"),
     decides_on_spike=(
         "consumed-at-spike",
+        "content-profile",
         "skip-batch",
         "suspect-batch/older-state",
         "reference-kernel",
