@@ -24,7 +24,15 @@ NAMES = {
     *("ranks-counters", "ranks-params-before", "ranks-reduced-gradient", "ranks-optimizer"),
     *("ranks-params-after", "reduction", "continuity", "finiteness", "metric-consistency", "lr-schedule"),
     *("hyperparameters", "code-identity", "config-identity", "restored-params", "restored-optimizer"),
-    *("restored-scheduler", "restored-rng", "restored-cursor", "consumed-content", "ids", "composition"),
+    *(
+        "restored-scheduler",
+        "restored-rng",
+        "restored-cursor",
+        "consumed-content",
+        "consumed-at-spike",
+        "ids",
+        "composition",
+    ),
     "content-profile",
 }
 
@@ -33,7 +41,7 @@ def test_a_healthy_run_agrees_everywhere_and_an_audit_leaves_the_spike_checks_un
     findings = [finding for check in CHECKS for finding in check.run(SyntheticRun().view())]
     assert {finding.name for finding in findings} == NAMES
     untested = {finding.name for finding in findings if finding.outcome == "not testable"}
-    assert untested == {"composition", "content-profile"}
+    assert untested == {"composition", "consumed-at-spike", "content-profile"}
     assert {finding.outcome for finding in findings if finding.name not in untested} == {"agrees"}
     assert [finding.name for finding in findings if not finding.judged] == ["code-identity"]
 

@@ -6,7 +6,7 @@ It compares digests of the moment of reading with the index and never reads a sh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
 from spiketriage.diagnosis.view import View
@@ -54,7 +54,9 @@ def _at_spike(suspect: int | None, foreign: list[_Foreign], index: DataIndex) ->
     if suspect is None:
         return untestable(AT_SPIKE, "no suspect step")
     if foreign:
-        return _differs(AT_SPIKE, foreign, index)
+        number = counted(sum(len(item.documents) for item in foreign), "document")
+        summary = f"the suspect step {suspect} itself consumed {number} that the index does not hold"
+        return replace(_differs(AT_SPIKE, foreign, index), summary=summary)
     return agrees(AT_SPIKE, f"step {suspect} consumed the bytes that the index promises")
 
 
