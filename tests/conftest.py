@@ -14,6 +14,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-surface", action="store_true", help="rewrite fixtures/cli-surface.txt")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of the two rehearsed runs on one worker, so that each run is rehearsed once."""
     for item in items:

@@ -46,7 +46,12 @@ ERRORS = [
 def start(body: str, *words: str, **streams: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", GUARDED.format(body=body), *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment(), **streams}
-    return subprocess.Popen(command, text=True, **pipes)
+    # A test command started in the background hands an ignored SIGINT down; a person's terminal never does.
+    return subprocess.Popen(command, text=True, preexec_fn=_hear_interrupts, **pipes)
+
+
+def _hear_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def guarded(body: str, *words: str, **streams: object) -> tuple[int, str, str]:
