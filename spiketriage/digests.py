@@ -74,6 +74,17 @@ def of_file(path: Path) -> str:
     return state.hexdigest()
 
 
+def sha256_of_file(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes.
+
+    Raises:
+        EvidenceError: the file cannot be read.
+    """
+    state = hashlib.sha256()
+    read_pass(path, (state.update,))
+    return state.hexdigest()
+
+
 def of_tree(folder: Path, pattern: str = "*.py") -> str:
     """Digest of every file below `folder` that matches `pattern`, with its relative POSIX path.
 

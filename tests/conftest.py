@@ -14,14 +14,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-surface", action="store_true", help="rewrite fixtures/cli-surface.txt")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of the two rehearsed runs on one worker, so that each run is rehearsed once."""
-    for item in items:
-        if {"bitrot_run", "flip_run"} & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group("rehearsed"))
-
-
 @pytest.fixture(scope="session")
 def bitrot_run(tmp_path_factory: pytest.TempPathFactory) -> Rehearsed:
     """A run whose shards rotted at rest."""

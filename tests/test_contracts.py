@@ -78,7 +78,7 @@ def emitted() -> set[str]:
 
 
 def experiments() -> set[str]:
-    """Every text in the files of the experiments: a remedy's second finding is named in one of them."""
+    """Every text in the files of the experiments: a replay's second finding is named in one of them."""
     folder = PACKAGE / "diagnosis"
     return set().union(*map(constants, [*folder.glob("experiments/*.py"), folder / "experiment.py"]))
 

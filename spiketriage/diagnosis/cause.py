@@ -12,7 +12,8 @@ from spiketriage.records import CauseClass, VerdictKind
 
 ANY = ("agrees", "differs", "nonfinite")
 
-# Findings that speak only to the causes that mention them: what a remedy did, how replays relate to each other.
+# Findings that speak only to the causes that mention them: what one changed factor did to the spike, how replays
+# relate to each other.
 NEUTRAL = (
     "replay-spike",
     "replay-determinism",

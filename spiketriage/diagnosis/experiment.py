@@ -14,7 +14,7 @@ from spiketriage.diagnosis.compare import relative
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Band, Setting, distance
 from spiketriage.errors import RefusedError
-from spiketriage.records import Finding, Where
+from spiketriage.records import Finding, Outcome, Where
 from spiketriage.wire.trial import Trial
 
 REFERENCE_BAND = 4.0  # times the largest effect among the controls (prototype.md §7)
@@ -137,7 +137,7 @@ def not_testable(name: str, reason: str) -> Finding:
     return Finding(name=name, outcome="not testable", source="experiment", summary=reason)
 
 
-def read_remedy(name: str, setting: Setting, answers: Mapping[str, Answer], arm: Arm, what: str) -> Finding:
+def read_heals(name: str, setting: Setting, answers: Mapping[str, Answer], arm: Arm, what: str) -> Finding:
     """Whether the suspect step is ordinary (`agrees`) once the factor is changed, or still anomalous (`differs`)."""
     answer = answers[arm.variant.key]
     if answer.not_testable:
@@ -157,6 +157,21 @@ def read_remedy(name: str, setting: Setting, answers: Mapping[str, Answer], arm:
         seen=scales(score),
         magnitude=score,
         trials=(arm.variant.key,),
+    )
+
+
+def read_difference(name: str, where: Where | None, *, same: str, apart: str, trials: tuple[Trial, ...]) -> Finding:
+    """Two chains compared link by link: `where` they part first, or None; one sentence for each case."""
+    outcome: Outcome = "agrees" if where is None else "differs"
+    return Finding(
+        name=name,
+        outcome=outcome,
+        source="experiment",
+        summary=same if where is None else f"{apart} {where.stage} {where.key}",
+        where=where or Where(),
+        expected="identical digests",
+        seen=outcome,
+        trials=tuple(trial.key for trial in trials),
     )
 
 

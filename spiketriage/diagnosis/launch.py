@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from spiketriage import durable
 from spiketriage.digests import of_file
 from spiketriage.errors import CorruptFileError, EvidenceError, TrialError
 from spiketriage.readers.telemetry.native import read_segment
@@ -111,8 +112,8 @@ def _launch(site: Site, code: str, trials: Sequence[Trial]) -> None:
     order = site.trials / f"launch-{trials[0].key}.json"
     _write_json(order, wire.launch_to_json(launch))
     log = order.with_suffix(".log")
-    with log.open("w", encoding="utf-8") as stream:
-        code_seen = _run(command(site, order), stream)
+    workers = torchrun(site.num_processes, "-m", "spiketriage.train.worker", str(order))
+    code_seen = run_leashed(workers, log, limit_s=LIMIT_S)
     if code_seen != 0:
         raise TrialError(
             f"a launch of {len(trials)} trials ended with exit code {code_seen}: {_reason(order)}; its log is {log}",
@@ -120,36 +121,34 @@ def _launch(site: Site, code: str, trials: Sequence[Trial]) -> None:
         )
 
 
-def command(site: Site, order: Path) -> list[str]:
-    """The command line that starts the workers."""
-    return [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={site.num_processes}",
-        "-m",
-        "spiketriage.train.worker",
-        str(order),
-    ]
+def torchrun(num_processes: int, *program: str) -> list[str]:
+    """The command line that starts `program` on every rank of this machine."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
+    return [*launcher, *program]
 
 
-def _run(argv: Sequence[str], log: object) -> int:
+def run_leashed(argv: Sequence[str], log: Path, *, limit_s: float) -> int:
+    """Run processes that end with us, however we end; returns the exit code, their words go to `log`.
+
+    The pipe on their standard input is the leash: it closes when this process is gone.
+    """
     environment = {**os.environ, LEASH: "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    child = subprocess.Popen(  # the pipe on standard input is the leash
-        argv,
-        stdin=subprocess.PIPE,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        start_new_session=True,  # type: ignore[call-overload]
-    )
-    with child:
+    with (
+        log.open("w", encoding="utf-8") as stream,
+        subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        ) as child,
+    ):
         try:
-            return int(child.wait(timeout=LIMIT_S))
-        except BaseException:
-            os.killpg(child.pid, signal.SIGTERM)
-            raise
+            return child.wait(timeout=limit_s)
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGTERM)
 
 
 def _reason(order: Path) -> str:
@@ -203,7 +202,4 @@ def unique(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def _write_json(path: Path, value: Mapping[str, object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(value, indent=1), encoding="utf-8")
-    partial.replace(path)
+    durable.write(path, json.dumps(value, indent=1).encode())

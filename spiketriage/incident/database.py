@@ -21,6 +21,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from spiketriage import durable
 from spiketriage.errors import BusyError, EvidenceError, PartialError, RefusedError
 from spiketriage.incident.rows import Row
 from spiketriage.records import JournalRow
@@ -49,8 +50,8 @@ def build(folder: Path, *, created_at: str, run: str) -> None:
         for name in ("schema.sql", "views.sql"):
             connection.execute(resources.files("spiketriage.incident").joinpath(name).read_text(encoding="utf-8"))
         connection.execute("INSERT INTO meta VALUES (?, ?, ?)", [SCHEMA, created_at, run])
-    sync(folder / NAME)
-    sync(folder)
+    durable.sync(folder / NAME)
+    durable.sync(folder)
 
 
 @contextmanager
@@ -86,12 +87,12 @@ def swap(folder: Path, write: Callable[[duckdb.DuckDBPyConnection], None], *, ma
         _copy(current, work)
         with _written(work / NAME) as connection:
             write(connection)
-        sync(work / NAME)
+        durable.sync(work / NAME)
         may_replace()
         # A log that a colleague's own writer left behind is in the copy and would not fit the new file.
         (folder / f"{NAME}.wal").unlink(missing_ok=True)
         os.replace(work / NAME, current)
-        sync(folder)
+        durable.sync(folder)
     except OSError as error:
         may_replace()  # a lost lease explains a vanished working copy better than the copy's absence does
         if error.errno in FULL:
@@ -143,15 +144,6 @@ def journal_rows(connection: duckdb.DuckDBPyConnection, *, newest: int | None = 
     limit = "" if newest is None else f" LIMIT {newest}"
     found = select(connection, f"SELECT {names} FROM journal ORDER BY number DESC{limit}")
     return tuple(JournalRow(**row) for row in reversed(found))
-
-
-def sync(path: Path) -> None:
-    """Make a file or a folder's entries survive a power loss."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _copy(current: Path, work: Path) -> None:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from spiketriage import durable
 from spiketriage.errors import EvidenceError, RefusedError, SpiketriageError, UsageError
 from spiketriage.incident import database
 from spiketriage.incident.rows import TABLES, unpack
@@ -167,7 +168,7 @@ def _placed(draft: Path, name: str) -> Path:
                 raise
             number += 1
         else:
-            database.sync(target.parent)
+            durable.sync(target.parent)
             return target
 
 

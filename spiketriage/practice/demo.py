@@ -15,7 +15,6 @@ from spiketriage.practice.triaging import triage
 from spiketriage.records import StepResult
 
 PLANTED = "kernel-shape-bug"
-SHOWN_CAUSES = 6
 
 
 def run(*, out: Path, seed: int, argv: Sequence[str]) -> StepResult:

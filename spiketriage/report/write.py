@@ -5,11 +5,11 @@ It writes nowhere but in the incident's `report/` folder, and never a half-writt
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from spiketriage import durable
 from spiketriage.errors import RefusedError
 from spiketriage.incident import store
 from spiketriage.incident.database import FULL, disk_full
@@ -71,12 +71,12 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
     try:
         (folder / "plots").mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
-            _replace(folder / name, data)
+            durable.write(folder / name, data)
         for name in curves.FIGURE_NAMES:
             if f"plots/{name}.svg" not in files:
                 (folder / "plots" / f"{name}.svg").unlink(missing_ok=True)
         for parent in (folder / "plots", folder):
-            _sync_folder(parent)
+            durable.sync(parent)
     except OSError as error:
         if error.errno in FULL:
             raise disk_full(folder.parent, sum(map(len, files.values()))) from error
@@ -84,23 +84,6 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
             f"{folder}: the report cannot be written: {error.strerror or error}",
             hint=f"ls -ld {shlex.quote(str(folder))}",
         ) from error
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")  # fixed: the lease admits one writer
-    with temporary.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _result(incident: str, folder: Path, report: Report, following: str) -> StepResult:

@@ -5,12 +5,11 @@ This module never copies evidence; it lists what the collectors copied.
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from spiketriage.digests import read_pass
+from spiketriage.digests import sha256_of_file
+from spiketriage.durable import write
 from spiketriage.runbook import layout
 
 MANIFEST = "manifest-sha256.txt"
@@ -29,7 +28,7 @@ def close(evidence: Path, known: Mapping[str, str]) -> None:
     lines = []
     for path in sorted(path for path in payload.rglob("*") if path.is_file()):
         name = path.relative_to(payload).as_posix()
-        lines.append(f"{known.get(name) or _sha256(path)}  {layout.PAYLOAD}/{escaped(name)}\n")
+        lines.append(f"{known.get(name) or sha256_of_file(path)}  {layout.PAYLOAD}/{escaped(name)}\n")
     write(evidence / MANIFEST, "".join(lines).encode())
     write(evidence / "bagit.txt", DECLARATION.encode())
 
@@ -42,19 +41,3 @@ def escaped(name: str) -> str:
         else character
         for character in name
     )
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.partial")
-    with draft.open("wb") as stream:
-        stream.write(content)
-        os.fsync(stream.fileno())
-    draft.replace(path)
-
-
-def _sha256(path: Path) -> str:
-    state = hashlib.sha256()
-    read_pass(path, (state.update,))
-    return state.hexdigest()

@@ -19,6 +19,7 @@ from typing import Any
 import xxhash
 
 from spiketriage.digests import read_pass
+from spiketriage.durable import write
 from spiketriage.errors import EvidenceError, PartialError
 from spiketriage.readers.checkpoints.native import read_generation, read_generations
 from spiketriage.readers.settings import read_settings
@@ -98,7 +99,7 @@ def copy(item: Item, target: Path, path: str) -> tuple[Artifact, str]:
         for state in (quick, slow):
             state.update(item.content)
         size_bytes, mtime_ns = len(item.content), 0
-        _write(target, item.content)
+        write(target, item.content)
     else:
         found = _regular(item.source)
         size_bytes, mtime_ns = found.st_size, found.st_mtime_ns
@@ -160,14 +161,6 @@ def _stream(source: Path, target: Path, states: tuple[Any, ...], mtime_ns: int) 
     os.utime(draft, ns=(mtime_ns, mtime_ns))
     draft.replace(target)
     return count
-
-
-def _write(target: Path, content: bytes) -> None:
-    draft = target.with_name(f".{target.name}.partial")
-    with draft.open("wb") as stream:
-        stream.write(content)
-        os.fsync(stream.fileno())
-    draft.replace(target)
 
 
 def measure(settings: RunSettings, onset: int | None) -> None:

@@ -5,7 +5,6 @@ This module never takes the lease, never writes, and never follows a manifest's 
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -126,14 +125,13 @@ def _file(evidence: Path, path: str, expected: str) -> Iterator[str]:
     if not target.is_file():
         yield f"{target}: missing"
         return
-    state = hashlib.sha256()
     try:
-        digests.read_pass(target, (state.update,))
+        seen = digests.sha256_of_file(target)
     except EvidenceError as error:
         yield error.message
         return
-    if state.hexdigest() != expected:
-        yield f"{target}: changed: expected sha256 {expected}, found {state.hexdigest()}"
+    if seen != expected:
+        yield f"{target}: changed: expected sha256 {expected}, found {seen}"
 
 
 def _payload(evidence: Path) -> list[str]:

@@ -6,7 +6,6 @@ This module never loads a pickle and never treats a generation without `COMPLETE
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from spiketriage import digests
+from spiketriage import digests, durable
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.records import FileEntry, Manifest
 from spiketriage.train.tensors import hex_digests
@@ -179,7 +178,7 @@ def _write_rank(folder: Path, rank: int, state: RankState) -> list[FileEntry]:
     (folder / rest).write_bytes(_canonical(text))
     entries = []
     for name in (params, optimizer, rest):
-        _sync(folder / name)
+        durable.sync(folder / name)
         path = folder / name
         entries.append(FileEntry(path=name, size_bytes=path.stat().st_size, digest=digests.of_file(path)))
     return entries
@@ -188,19 +187,7 @@ def _write_rank(folder: Path, rank: int, state: RankState) -> list[FileEntry]:
 def _complete(folder: Path, manifest: Manifest) -> None:
     data = json.dumps(wire.to_json(manifest), indent=1, sort_keys=True).encode()
     for name, content in ((wire.MANIFEST_NAME, data), (wire.COMPLETE_NAME, digests.of_bytes(data).encode())):
-        partial = folder / f"{name}.partial"
-        partial.write_bytes(content)
-        _sync(partial)
-        partial.replace(folder / name)
-        _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        durable.write(folder / name, content)
 
 
 def _canonical(value: Mapping[str, Any]) -> bytes:

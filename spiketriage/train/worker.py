@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from spiketriage import durable
 from spiketriage.digests import of_file
 from spiketriage.errors import UsageError
 from spiketriage.train.harness import Context, Harness, Overrides
@@ -43,7 +44,7 @@ class Done:
 
 
 @dataclass(slots=True)
-class Bench:
+class Station:
     """One rank's working place: the harness, where chains go, and the steps executed so far."""
 
     launch: Launch
@@ -70,7 +71,7 @@ class Bench:
         return brought.get(str(step)) if str(step) in brought else self.harness.ids(step)
 
 
-def run_group(bench: Bench, trials: Sequence[Trial]) -> list[Done]:
+def run_group(station: Station, trials: Sequence[Trial]) -> list[Done]:
     """Execute trials that start from the same generation through the same loader.
 
     They share what they can: probes run where their state is passed, and the trial that goes furthest carries the
@@ -81,32 +82,32 @@ def run_group(bench: Bench, trials: Sequence[Trial]) -> list[Done]:
     done: list[Done] = []
     first = replays[0] if replays else None
     if first is not None or probes:
-        done += _run_path(bench, first, probes)
+        done += _run_path(station, first, probes)
     for trial in replays[1:]:
-        done += _run_path(bench, trial, [])
+        done += _run_path(station, trial, [])
     return done
 
 
-def _run_path(bench: Bench, replay: Trial | None, probes: Sequence[Trial]) -> list[Done]:
+def _run_path(station: Station, replay: Trial | None, probes: Sequence[Trial]) -> list[Done]:
     factors = (replay or probes[0]).factors
     wanted = sorted({probe.factors.advance_to for probe in probes})
     skipped = factors.skipped if replay is not None else None
     if skipped is not None and wanted and wanted[-1] >= skipped:
         # A probe's state must not lie behind a skipped step: give the probes a path of their own.
-        return _run_path(bench, None, probes) + _run_path(bench, replay, [])
+        return _run_path(station, None, probes) + _run_path(station, replay, [])
     leader = replay or probes[0]
-    started_s, before = time.perf_counter(), bench.num_steps
+    started_s, before = time.perf_counter(), station.num_steps
     done: list[Done] = []
-    generation = Path(bench.launch.checkpoints) / factors.generation
+    generation = Path(station.launch.checkpoints) / factors.generation
     lead = Done(key=leader.key)
     last = max([*wanted, replay.last_step if replay is not None else 0])
     with Recorder(
         Path(),
-        rank=bench.rank,
-        identity=bench.harness.environment(),
-        path=bench.chain(leader) if replay is not None else bench.prefix(leader),
+        rank=station.rank,
+        identity=station.harness.environment(),
+        path=station.chain(leader) if replay is not None else station.prefix(leader),
     ) as recorder:
-        loaded = bench.harness.load(generation, factors.loader)
+        loaded = station.harness.load(generation, factors.loader)
         recorder.loaded(
             step=loaded.step,
             generation=loaded.generation,
@@ -114,12 +115,12 @@ def _run_path(bench: Bench, replay: Trial | None, probes: Sequence[Trial]) -> li
             tensors=loaded.digests.tensors,
         )
         for step in range(loaded.step, last + 1):
-            done += [_probe(bench, probe) for probe in probes if probe.factors.advance_to == step]
+            done += [_probe(station, probe) for probe in probes if probe.factors.advance_to == step]
             if step + 1 > last or step + 1 == skipped:
                 continue
-            bench.harness.step(step + 1, recorder, bench.ids(leader, step + 1))
-            bench.num_steps += 1
-    lead.num_steps_executed = bench.num_steps - before - len(done)
+            station.harness.step(step + 1, recorder, station.ids(leader, step + 1))
+            station.num_steps += 1
+    lead.num_steps_executed = station.num_steps - before - len(done)
     lead.wall_s = time.perf_counter() - started_s
     lead.effective = {"loader": factors.loader, "loaded_step": loaded.step, "skipped": skipped}
     if replay is None:
@@ -128,21 +129,21 @@ def _run_path(bench: Bench, replay: Trial | None, probes: Sequence[Trial]) -> li
     return [lead, *done]
 
 
-def _probe(bench: Bench, trial: Trial) -> Done:
+def _probe(station: Station, trial: Trial) -> Done:
     """One pass on the current state, under the trial's overrides; the state is left as it was."""
     started_s = time.perf_counter()
     done = Done(key=trial.key)
     overrides = Overrides(precision=trial.factors.precision, kernel=trial.factors.kernel)
     wanted = {f"{name}={value}" for name, value in _overridden(overrides).items()}
-    missing = wanted - bench.harness.capabilities()
-    with bench.recorder(trial) as recorder:
+    missing = wanted - station.harness.capabilities()
+    with station.recorder(trial) as recorder:
         if missing:
             done.not_testable = f"the harness cannot set {', '.join(sorted(missing))}"
         else:
-            batch = bench.harness.build(bench.harness.read(bench.ids(trial, trial.first_step)))
+            batch = station.harness.build(station.harness.read(station.ids(trial, trial.first_step)))
             with recorder.step(trial.first_step) as record:
-                bench.harness.forward_backward(batch, overrides, record)
-            bench.num_steps += 1
+                station.harness.forward_backward(batch, overrides, record)
+            station.num_steps += 1
             done.num_steps_executed = 1
     done.wall_s = time.perf_counter() - started_s
     done.effective = {
@@ -168,13 +169,13 @@ def run_launch(launch: Launch, rank: int, world_size: int) -> None:
         raise UsageError(f"harness {launch.harness!r}: {module_name} has no {attribute!r}")
     package = code / module_name.partition(".")[0]
     context = Context(run=Path(launch.run), code=package, rank=rank, world_size=world_size, device="cpu")
-    bench = Bench(launch=launch, harness=factory(context), rank=rank, world_size=world_size)
+    station = Station(launch=launch, harness=factory(context), rank=rank, world_size=world_size)
 
     def path_of(trial: Trial) -> tuple[str, str]:
         return trial.factors.generation, trial.factors.loader
 
     for _, group in groupby(sorted(launch.trials, key=path_of), key=path_of):
-        for done in run_group(bench, list(group)):
+        for done in run_group(station, list(group)):
             dist.barrier()
             if rank == 0:
                 _mark(launch, done)
@@ -184,9 +185,7 @@ def _mark(launch: Launch, done: Done) -> None:
     """Write `done.json` last, by rename: a trial without it never happened."""
     folder = Path(launch.trials_folder) / done.key
     done.chains = {path.name: of_file(path) for path in sorted(folder.glob("rank-*.chain"))}
-    partial = folder / "done.json.partial"
-    partial.write_text(json.dumps(asdict(done), indent=1), encoding="utf-8")
-    partial.replace(folder / "done.json")
+    durable.write(folder / "done.json", json.dumps(asdict(done), indent=1).encode())
 
 
 def hold_leash() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from spiketriage.digests import ALGORITHM
 from spiketriage.records import Document, FileEntry
 
 SCHEMA = "spiketriage.data-index/1"
@@ -18,7 +19,7 @@ def to_json(shards: Iterable[FileEntry], documents: Iterable[Document]) -> dict[
     """The index as the JSON object that is written to disk; documents are rows of `COLUMNS`."""
     return {
         "schema": SCHEMA,
-        "algorithm": "xxh3-128",
+        "algorithm": ALGORITHM,
         "shards": [{"path": s.path, "size_bytes": s.size_bytes, "digest": s.digest} for s in shards],
         "columns": list(COLUMNS),
         "documents": [[getattr(d, name) for name in COLUMNS] for d in documents],

@@ -268,6 +268,10 @@ def test_reading_generations_never_imports_torch_or_safetensors(healthy):
         "assert read_generations(Path(sys.argv[1]), verify=True);"
         "assert not {'torch', 'safetensors', 'pydantic'} & set(sys.modules)"
     )
-    subprocess.run(
-        [sys.executable, "-c", code, str(healthy)], check=True, env={**os.environ, "PYTHONPATH": os.getcwd()}
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(healthy)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
     )
+    assert (told.returncode, told.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""The remedy with the written-out attention, changed alone, and whether the suspect step becomes ordinary with it.
+"""The suspect step with the written-out attention, that factor alone changed, and whether it is ordinary then.
 
 A cause that does not take the spike away with it is not the cause of the spike.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spiketriage.diagnosis.experiment import Arm, not_testable, read_remedy
+from spiketriage.diagnosis.experiment import Arm, not_testable, read_heals
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.records import Finding
@@ -29,4 +29,4 @@ def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:
     found = arms(setting)
     if not found:
         return not_testable(NAME, "what the change needs is not on disk")
-    return read_remedy(NAME, setting, answers, found[0], "with the written-out attention")
+    return read_heals(NAME, setting, answers, found[0], "with the written-out attention")

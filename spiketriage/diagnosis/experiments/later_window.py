@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spiketriage.diagnosis.compare import by_step, compare
-from spiketriage.diagnosis.experiment import Arm, not_testable
+from spiketriage.diagnosis.experiment import Arm, not_testable, read_difference
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
-from spiketriage.records import Finding, Where
+from spiketriage.records import Finding
 
 NAME = "later-window"
 FACTOR = "state"
@@ -31,17 +31,13 @@ def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:
         return not_testable(NAME, "no generation after the incident is on disk")
     trial = found[0].variant
     comparison = compare(setting.production, by_step(answers[trial.key].steps))
-    where = comparison.where
     if comparison.num_links == 0:
         return not_testable(NAME, f"production recorded no link of step {trial.first_step}")
-    text = "repeats bit for bit: what happened, happened once" if where is None else "differs from its replay too"
-    return Finding(
-        name=NAME,
-        outcome="agrees" if where is None else "differs",
-        source="experiment",
-        summary=f"step {trial.first_step}, from {trial.factors.generation}, {text}",
-        where=where or Where(),
-        expected="identical digests",
-        seen="identical" if where is None else f"first at {where.stage} {where.key}",
-        trials=(trial.key,),
+    begun = f"step {trial.first_step}, from {trial.factors.generation},"
+    return read_difference(
+        NAME,
+        comparison.where,
+        same=f"{begun} repeats bit for bit: what happened, happened once",
+        apart=f"{begun} differs from its replay too, first at",
+        trials=(trial,),
     )

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spiketriage.diagnosis.compare import by_step, compare
-from spiketriage.diagnosis.experiment import Arm, not_testable
+from spiketriage.diagnosis.experiment import Arm, not_testable, read_difference
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
-from spiketriage.records import Finding, Where
+from spiketriage.records import Finding
 
 NAME = "reference-code"
 FACTOR = "code"
@@ -30,20 +30,13 @@ def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:
     found = arms(setting)
     if not found:
         return not_testable(NAME, "no older code is on disk, or it is the deployed one")
-    control, variant = answers[found[0].control.key], answers[found[0].variant.key]
-    comparison = compare(by_step(control.steps), by_step(variant.steps))
+    arm = found[0]
+    comparison = compare(by_step(answers[arm.control.key].steps), by_step(answers[arm.variant.key].steps))
     where = comparison.where
-    if where is None:
-        summary, outcome = f"both codes agree bit for bit over {comparison.num_steps} steps", "agrees"
-    else:
-        summary, outcome = f"the codes part at step {where.step}, {where.stage} {where.key}", "differs"
-    return Finding(
-        name=NAME,
-        outcome=outcome,  # type: ignore[arg-type]
-        source="experiment",
-        summary=summary,
-        where=where or Where(),
-        expected="identical digests",
-        seen=outcome,
-        trials=(found[0].control.key, found[0].variant.key),
+    return read_difference(
+        NAME,
+        where,
+        same=f"both codes agree bit for bit over {comparison.num_steps} steps",
+        apart=f"the codes part at step {where.step if where else 0},",
+        trials=(arm.control, arm.variant),
     )

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spiketriage.diagnosis.compare import by_step, compare, compare_loads
-from spiketriage.diagnosis.experiment import Arm
+from spiketriage.diagnosis.experiment import Arm, read_difference
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
-from spiketriage.records import Finding, Where
+from spiketriage.records import Finding
 
 NAME = "reference-loader"
 FACTOR = "loader"
@@ -31,18 +31,10 @@ def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:
     where = compare_loads(control.loads, variant.loads)
     if where is None:
         where = compare(by_step(control.steps), by_step(variant.steps)).where
-    if where is None:
-        summary, outcome = "both loaders leave the same state and the same first step", "agrees"
-    else:
-        summary = f"the deployed loader and the verified one differ, first in {where.stage} {where.key}"
-        outcome = "differs"
-    return Finding(
-        name=NAME,
-        outcome=outcome,  # type: ignore[arg-type]
-        source="experiment",
-        summary=summary,
-        where=where or Where(),
-        expected="identical digests",
-        seen=outcome,
-        trials=(arm.control.key, arm.variant.key),
+    return read_difference(
+        NAME,
+        where,
+        same="both loaders leave the same state and the same first step",
+        apart="the deployed loader and the verified one differ, first in",
+        trials=(arm.control, arm.variant),
     )

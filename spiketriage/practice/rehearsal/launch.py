@@ -6,20 +6,17 @@ Nothing that this module leaves in the run folder, the environment or a process 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spiketriage.diagnosis.launch import run_leashed, torchrun
 from spiketriage.errors import RefusedError, TrialError
 from spiketriage.practice.rehearsal import entry, staging, trainer
 from spiketriage.practice.rehearsal.catalogue import Fault, load_fault
 from spiketriage.records import StepResult
-from spiketriage.wire.trial import LEASH
 
 NEVER = -1
 ATTEMPT_LIMIT_S = 900
@@ -88,38 +85,14 @@ def _attempt(out: Path, wings: Path, fate: Mapping[str, Any], release: str, *, n
     (wings / "fate.json").write_text(json.dumps({**fate, "code": str(out / "code" / release)}), encoding="utf-8")
     (out / "logs").mkdir(exist_ok=True)
     log = out / "logs" / f"attempt-{number}.log"
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={staging.NUM_RANKS}",
-        str(wings / "entry.py"),
-        "--folder",
-        str(out),
-    ]
-    exit_code = _run(command, log)
+    processes = torchrun(staging.NUM_RANKS, str(wings / "entry.py"), "--folder", str(out))
+    exit_code = run_leashed(processes, log, limit_s=ATTEMPT_LIMIT_S)
     planned = fate["crash_step"] == NEVER or any((out / "checkpoints").glob("step-*/COMPLETE"))
     if (exit_code == 0) != (fate["crash_step"] == NEVER) or not planned:
         raise TrialError(
             f"attempt {number} of the rehearsal ended with exit code {exit_code}; its log is {log}",
             hint=f"tail -n 40 {log}",
         )
-
-
-def _run(command: Sequence[str], log: Path) -> int:
-    environment = {**os.environ, LEASH: "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    with (
-        log.open("w", encoding="utf-8") as stream,
-        subprocess.Popen(  # the pipe on standard input is the leash
-            command, stdin=subprocess.PIPE, stdout=stream, stderr=subprocess.STDOUT, env=environment
-        ) as child,
-    ):
-        try:
-            return child.wait(timeout=ATTEMPT_LIMIT_S)
-        except BaseException:
-            child.terminate()
-            raise
 
 
 def _forget_after(checkpoints: Path, step: int) -> None:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from .config import Config
 from .precision import rounded
 
-NUM_BYTES = 256
 EOS, PAD = 256, 257
 VOCABULARY = 258
 
