@@ -1,0 +1,49 @@
+"""The data stores that can be read.
+
+This module never opens a file: each store has a file of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiketriage.facts import DataFacts
+from spiketriage.readers.look import Format
+
+Tokens = NDArray[np.int64]
+
+
+class DataStore(Format, Protocol):
+    """A format of a data store."""
+
+    def read(self, path: Path, /) -> DataFacts:
+        """What the store holds, from its index and sizes.
+
+        Raises:
+            EvidenceError: it cannot be read at all, or is not of this format.
+        """
+        ...
+
+    def document(self, path: Path, number: int, /) -> Tokens:
+        """The token ids of one document (of its UTF-8 bytes where the store holds text), by number from 0.
+
+        Raises:
+            EvidenceError: there is no such document, or it cannot be read.
+        """
+        ...
+
+    def documents_of_step(self, path: Path, step: int, global_batch: int, sequence_length: int, /) -> Sequence[int]:
+        """Numbers of the documents that a training step consumed.
+
+        Raises:
+            RefusedError: the format does not say; the message says what is missing.
+        """
+        ...
+
+
+STORES: tuple[DataStore, ...] = cast("tuple[DataStore, ...]", ())

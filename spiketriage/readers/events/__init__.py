@@ -1,0 +1,1 @@
+"""Readers of system evidence: what kernels, drivers, launchers and schedulers wrote."""

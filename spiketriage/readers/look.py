@@ -1,0 +1,83 @@
+"""A first look at a path: what it is, the names in it or its first bytes, so that formats can claim it.
+
+This module never reads more than a page of a file and never follows a link to a folder.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from spiketriage.errors import EvidenceError
+
+HEAD_BYTES = 4096
+MAX_NAMES = 200_000
+LFS_HEAD = b"version https://git-lfs.github.com/spec/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A folder with the sorted names in it, or a file with its first bytes; never both."""
+
+    path: Path
+    is_folder: bool
+    names: tuple[str, ...] = ()
+    head: bytes = b""
+    size_bytes: int = 0
+
+    @property
+    def is_lfs_pointer(self) -> bool:
+        """Whether the file is a Git-LFS pointer: a few lines that stand for bytes which were never fetched."""
+        return self.head.startswith(LFS_HEAD)
+
+
+class Format(Protocol):
+    """What every reader of a format has. `claims` is a confidence between 0 and 1 and never raises.
+
+    `TELLS` and `CANNOT` say in one sentence each what the format can and cannot show.
+    """
+
+    NAME: str
+    TELLS: str
+    CANNOT: str
+
+    def claims(self, look: Look, /) -> float:
+        """How sure the reader is that this path is of its format."""
+        ...
+
+
+F = TypeVar("F", bound=Format)
+
+
+def look(path: Path) -> Look:
+    """Look at `path`.
+
+    Raises:
+        EvidenceError: it is missing, cannot be read, or is neither a folder nor a regular file.
+    """
+    try:
+        found = path.stat()
+        if stat.S_ISDIR(found.st_mode):
+            with os.scandir(path) as entries:
+                names = sorted(entry.name for entry in islice(entries, MAX_NAMES))
+            return Look(path=path, is_folder=True, names=tuple(names))
+        if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for a writer
+            raise EvidenceError(f"{path}: is neither a folder nor a regular file")
+        with path.open("rb", buffering=0) as stream:
+            return Look(path=path, is_folder=False, head=stream.read(HEAD_BYTES), size_bytes=found.st_size)
+    except FileNotFoundError as error:
+        raise EvidenceError(f"{path}: there is no such file or folder") from error
+    except OSError as error:
+        raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def best(formats: Iterable[F], seen: Look) -> tuple[F, float] | None:
+    """The format that is surest of `seen`, with its confidence; the earlier one wins a tie."""
+    claimed = [(one, one.claims(seen)) for one in formats]
+    told = max(claimed, key=lambda pair: pair[1], default=None)
+    return told if told is not None and told[1] > 0 else None
