@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +25,17 @@ NEW_NORMAL = 40  # more outliers than this in a row are the new normal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Global values of production by step, 1-D and of equal length; NaN where nonfinite or not recorded."""
+    """Global values of production by step, 1-D and of equal length; NaN where nonfinite or missing.
+
+    `not_logged` names, by field, the positions at which a log never meant to hold a value: those are passed over.
+    """
 
     steps: Array
     loss: Array
     grad_norm: Array
     update_norm: Array
     lr: Array
+    not_logged: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +76,18 @@ def scan(trace: Trace) -> tuple[Alarm, ...]:
     with np.errstate(all="ignore"):
         update = np.where(trace.lr > 0, trace.update_norm / trace.lr, np.nan)
     alarms = [
-        *_scan(_LOSS, steps, trace.loss, nonfinite=True),
-        *_scan(_GRAD_NORM, steps, trace.grad_norm, nonfinite=True),
+        *_scan(_LOSS, *_logged(trace, "loss", trace.loss), nonfinite=True),
+        *_scan(_GRAD_NORM, *_logged(trace, "grad_norm", trace.grad_norm), nonfinite=True),
         *_scan(_UPDATE, steps, update, nonfinite=False),
     ]
     return tuple(sorted(alarms, key=lambda alarm: (alarm.step, -alarm.score, alarm.signal)))
+
+
+def _logged(trace: Trace, name: str, values: Array) -> tuple[Array, Array]:
+    """Steps and values of a signal where the log meant to hold one."""
+    skipped = trace.not_logged.get(name, frozenset())
+    kept = [position for position in range(len(values)) if position not in skipped]
+    return np.asarray(trace.steps)[kept], np.asarray(values)[kept]
 
 
 class _Sorted:

@@ -104,7 +104,8 @@ class StoredFile:
 class CheckpointFacts:
     """One checkpoint of any layout, from its metadata alone: no tensor byte has been read.
 
-    `complete` is computed by the layout's own rule, never from a pointer file. `problems` are sentences about damage
+    `complete` is computed by the layout's own rule, never from a pointer file; `interrupted` is why it is not, where
+    nothing is damaged and the save merely did not end. `problems` are sentences about damage
     (it must not be loaded); `notes` say what this layout cannot tell. `globals` are the names that its pickles asked
     for; none was imported.
     """
@@ -121,6 +122,7 @@ class CheckpointFacts:
     extents: tuple[Extent, ...] = ()
     promises: tuple[Promise, ...] = ()
     globals: tuple[str, ...] = ()
+    interrupted: str = ""
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -137,23 +139,31 @@ class CheckpointFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorStats:
-    """What one pass over a tensor's elements counted; `first_nonfinite` is a flat index in the chunk it lies in.
+    """What one pass over a tensor's elements counted; `first_nonfinite` is its index, in the file `nonfinite_path`.
 
-    `absmax` is over finite elements, `l2` in float64 over all of them (NaN if one is). `num_saturated` counts the
-    largest finite FP8 value, which is what an overflow becomes in E4M3. `num_negative` leaves -0.0 out.
+    `absmax` is over finite elements; `l2` is NaN or infinite if an element is. `num_saturated` counts the largest
+    finite FP8 value, which is what an overflow becomes in E4M3. `num_negative` leaves -0.0 out. `zero_chunk_path` is
+    the file of a chunk that is all zeros in a tensor that is not. What a quick scan does not measure is None.
     """
 
+    dtype: str
     num_elements: int
     num_nan: int
     num_positive_inf: int
     num_negative_inf: int
-    first_nonfinite: int | None
+    first_nonfinite: tuple[int, ...] | None
+    nonfinite_path: str
     absmax: float
-    l2: float
-    num_zeros: int
-    num_negative: int
-    num_subnormal: int
-    num_saturated: int
+    l2: float | None = None
+    num_zeros: int | None = None
+    num_negative: int | None = None
+    num_saturated: int | None = None
+    zero_chunk_path: str = ""
+
+    @property
+    def num_nonfinite(self) -> int:
+        """NaN and infinities together."""
+        return self.num_nan + self.num_positive_inf + self.num_negative_inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +176,26 @@ class Damage:
     name: str
     expected: str
     seen: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDigest:
+    """A file's tree digest (`digests.tree_root`) and the hex digests of its pieces, in order."""
+
+    path: str
+    size_bytes: int
+    digest: str
+    pieces: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one pass over all bytes of a checkpoint found; `stats` is by tensor name, float tensors only."""
+
+    files: tuple[FileDigest, ...]
+    stats: Mapping[str, TensorStats]
+    damage: tuple[Damage, ...]
+    problems: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ VerdictKind = Literal[
     "unresolved",
     "nothing-found",
 ]
+NATIVE = "native"  # the layout of the generations that our own training side saves
 CauseClass = Literal["data", "optimization", "numerics", "systems"]
 
 
@@ -87,13 +88,16 @@ class LoadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One rank's telemetry file: its identity, its records, and what is wrong with its tail."""
+    """One rank's telemetry file: its identity, its records, and what is wrong with its tail.
+
+    A log that another tool wrote has no identity, and its records hold metrics only.
+    """
 
     path: Path
     attempt: int
     rank: int
     started_at: str
-    identity: Identity
+    identity: Identity | None
     loads: tuple[LoadRecord, ...]
     steps: tuple[StepRecord, ...]
     torn_bytes: int
@@ -248,7 +252,9 @@ class Verdict:
 class GenerationFacts:
     """One generation folder as found on disk; `problems` is empty when it may be loaded.
 
-    `file_digests` are measured (path → hex); `nonfinite` names tensors that hold NaN or an infinity.
+    `file_digests` are measured (path → hex); `nonfinite` names tensors that hold NaN or an infinity. A `layout` other
+    than ours has no manifest: then `stated_steps` says what each place in it claims, `odd` what cannot be in a healthy
+    state, and `notes` what the layout cannot tell. `interrupted` is why it is not complete, where nothing is damaged.
     """
 
     name: str
@@ -259,11 +265,20 @@ class GenerationFacts:
     file_digests: Mapping[str, str]
     nonfinite: tuple[str, ...]
     problems: tuple[str, ...]
+    layout: str = NATIVE
+    stated_steps: Mapping[str, int] = field(default_factory=dict)
+    world_size: int | None = None
+    interrupted: str = ""
+    odd: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """`spiketriage.toml` of a run, with every path made absolute."""
+    """`spiketriage.toml` of a run, or what was found in a folder without one; every path is absolute.
+
+    `columns` maps the keys of logs that other people's code wrote to names of `wire.chain.METRICS`, or to `step`.
+    """
 
     run: Path
     run_id: str
@@ -277,6 +292,7 @@ class RunSettings:
     python_path: tuple[str, ...]
     launch_kind: str
     num_processes: int
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from spiketriage.practice.rehearsal import corpus, staging, trainer
 from spiketriage.practice.rehearsal.catalogue import load_fault
 from spiketriage.practice.rehearsal.faults import FAULTS
 from spiketriage.practice.rehearsal.staging import Staging
-from spiketriage.readers.telemetry.lineage import read_telemetry
+from spiketriage.readers.telemetry.sources import read_telemetry
 
 NAMES = [fault.NAME for fault in FAULTS]
 SEEDS = (130, 131, 132, 133)

@@ -202,6 +202,17 @@ def status(
 
 
 @app.command()
+def inspect(path: o.Place, deep: o.Every = False, as_json: o.Json = False) -> int:
+    """Say what a folder or file is, and what is wrong with it.
+
+    Checkpoints, logs, system evidence and data stores of the usual stacks are known; nothing is unpickled.
+    """
+    from spiketriage.runbook import inspect as it
+
+    return show("inspect", it.run(path, deep=deep), as_json)
+
+
+@app.command()
 def verify(
     run: o.Run = None,
     deep: o.Deep = False,

@@ -51,6 +51,8 @@ Budget = Annotated[
     typer.Option("--budget", metavar="STEPS", min=1, help="Most training steps to execute."),
 ]
 Deep = Annotated[bool, typer.Option("--deep", help="Read every byte of evidence again and compare digests.")]
+Place = Annotated[Path, typer.Argument(metavar="PATH", show_default=False, help="A folder or a file of any kind.")]
+Every = Annotated[bool, typer.Option("--deep", help="Read every byte, however large the checkpoint is.")]
 
 Fault = Annotated[
     str | None, typer.Option("--fault", metavar="NAME|FILE.py", show_default=False, help="Fault to plant.")

@@ -172,7 +172,7 @@ def _answer(site: Site, trial: Trial, *, cached: bool) -> Answer:
         row=row(trial, "done", num_steps=int(done["num_steps_executed"]), wall_s=float(done["wall_s"])),
         steps=tuple(step for segment in segments for step in segment.steps),
         loads=tuple(load for segment in segments for load in segment.loads),
-        code_digests=tuple(segment.identity.code_digest for segment in segments),
+        code_digests=tuple(segment.identity.code_digest for segment in segments if segment.identity),
         not_testable=str(done["not_testable"]),
     )
 

@@ -77,6 +77,7 @@ class View:
                 identity=segment.identity,
             )
             for segment in sorted(self.telemetry.segments, key=lambda item: (item.attempt, item.rank))
+            if segment.identity is not None
         )
 
 

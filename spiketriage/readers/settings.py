@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from spiketriage.errors import EvidenceError, UsageError
+from spiketriage.readers.discover import discover
 from spiketriage.records import RunSettings
 
 FILE_NAME = "spiketriage.toml"
@@ -51,6 +52,7 @@ class _File:
     run: _Run
     trainer: _Trainer = field(default_factory=_Trainer)
     launch: _Launch = field(default_factory=_Launch)
+    columns: dict[str, str] = field(default_factory=dict)
 
 
 def require_run(run: Path) -> None:
@@ -59,11 +61,13 @@ def require_run(run: Path) -> None:
     Raises:
         EvidenceError: the folder is missing, unreadable or not a run.
     """
-    _read(run.absolute(), run.absolute() / FILE_NAME)
+    run = run.absolute()
+    if _read(run, run / FILE_NAME) is None:
+        _found(run)
 
 
 def read_settings(run: Path) -> RunSettings:
-    """The settings of the run in folder `run`, with every path made absolute.
+    """The settings of the run in folder `run`, with every path made absolute; without a file, what is found there.
 
     Raises:
         EvidenceError: the folder is missing, unreadable or not a run.
@@ -71,10 +75,30 @@ def read_settings(run: Path) -> RunSettings:
     """
     run = run.absolute()
     path = run / FILE_NAME
-    return _absolute(run, _parse(path, _read(run, path)))
+    data = _read(run, path)
+    return _found(run) if data is None else _absolute(run, _parse(path, data))
 
 
-def _read(run: Path, path: Path) -> bytes:
+def _found(run: Path) -> RunSettings:
+    """Settings for a run that somebody else's trainer made: everything that is claimed by a format, where it is."""
+    found = discover(run)
+    if not found.of("checkpoint") and not found.of("telemetry"):
+        seen = f"{len(found.claims)} other known files" if found.claims else "nothing of a known format"
+        message = (
+            f"{run}: is not a run folder: expected {FILE_NAME}, or a checkpoint or a log of a known format in it, "
+            f"found {seen}"
+        )
+        raise EvidenceError(message, hint=_three_lines(run / FILE_NAME))
+    return replace(
+        _absolute(run, _File(schema=1, run=_Run(id=run.name))),
+        telemetry=run,
+        checkpoints=run,
+        logs=tuple(claim.path for claim in found.of("events")),
+    )
+
+
+def _read(run: Path, path: Path) -> bytes | None:
+    """The bytes of the settings; None where the folder has none."""
     try:
         if not any(run.iterdir()):
             raise EvidenceError(f"{run}: the run folder is empty: expected {FILE_NAME} and the run's files")
@@ -82,8 +106,7 @@ def _read(run: Path, path: Path) -> bytes:
     except FileNotFoundError as error:
         if not run.exists():
             raise EvidenceError(f"{run}: there is no such run folder") from error
-        message = f"{run}: is not a run folder: expected {FILE_NAME} in it, found none"
-        raise EvidenceError(message, hint=_three_lines(path)) from error
+        return None
     except NotADirectoryError as error:
         raise EvidenceError(f"{run}: is not a folder: expected a run folder") from error
     except OSError as error:
@@ -138,4 +161,5 @@ def _absolute(run: Path, file: _File) -> RunSettings:
         python_path=tuple(str(run / name) for name in file.trainer.python_path),
         launch_kind=file.launch.kind,
         num_processes=file.launch.nproc_per_node,
+        columns={written: name for name, written in file.columns.items()},
     )

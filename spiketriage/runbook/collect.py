@@ -11,7 +11,6 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,12 @@ import xxhash
 from spiketriage.digests import read_pass
 from spiketriage.durable import write
 from spiketriage.errors import EvidenceError, PartialError
-from spiketriage.readers.checkpoints.native import read_generation, read_generations
+from spiketriage.readers.checkpoints.generations import read_generation, read_generations
 from spiketriage.readers.settings import read_settings
 from spiketriage.records import Artifact, RunSettings
 from spiketriage.runbook import layout
 from spiketriage.runbook.collectors import COLLECTORS, Item
+from spiketriage.runbook.measured import measured, to_json
 
 GENERATIONS = "generations"  # not a copy but a measurement: digest and finiteness of candidate generations
 NUM_CANDIDATES = 2
@@ -170,21 +170,9 @@ def measure(settings: RunSettings, onset: int | None) -> None:
         facts, step = generation, generation.step
         verify = num_sound < NUM_CANDIDATES and (onset is None or step is None or step < onset)
         if verify:
-            facts = read_generation(generation.path, verify=True)
+            facts = read_generation(settings.checkpoints, generation.name, verify=True)
             num_sound += facts.complete and not facts.problems and not facts.nonfinite
-        tell(
-            generation=facts.name,
-            step=facts.step,
-            complete=facts.complete,
-            verified=verify,
-            file_digests=_plain(facts.file_digests),
-            nonfinite=facts.nonfinite,
-            problems=facts.problems,
-        )
-
-
-def _plain(mapping: Mapping[str, str]) -> dict[str, str]:
-    return dict(mapping)
+        tell(generation=facts.name, measured=to_json(measured(facts, verified=verify)))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from spiketriage.errors import EvidenceError
 from spiketriage.readers.checkpoints import native as generations_reader
+from spiketriage.readers.discover import discover, files_of
 from spiketriage.readers.settings import FILE_NAME
 from spiketriage.readers.telemetry.native import SUFFIX
 from spiketriage.records import RunSettings
@@ -65,15 +66,22 @@ def host(settings: RunSettings) -> Iterator[Item]:
 
 
 def telemetry(settings: RunSettings) -> Iterator[Item]:
-    """Every segment."""
-    for path in _listed(settings.telemetry):
-        if path.suffix == SUFFIX:
-            yield Item(kind="telemetry", source=path)
+    """Every segment of our recorder; else every file of a log that other people's code wrote."""
+    if settings.telemetry.is_file():
+        yield Item(kind="telemetry", source=settings.telemetry)
+        return
+    segments = [path for path in _listed(settings.telemetry) if path.suffix == SUFFIX]
+    if not segments:
+        found = discover(settings.telemetry, wanted=lambda claim: claim.kind == "telemetry")
+        segments = [path for claim in found.claims for path in files_of(claim)]
+    for path in dict.fromkeys(segments):
+        yield Item(kind="telemetry", source=path)
 
 
 def identity(settings: RunSettings) -> Iterator[Item]:
     """Settings, configuration and the deployed code."""
-    yield Item(kind="settings", source=settings.run / FILE_NAME)
+    if os.path.lexists(settings.run / FILE_NAME):
+        yield Item(kind="settings", source=settings.run / FILE_NAME)
     if settings.config is not None:
         yield Item(kind="config", source=settings.config)
     if settings.code is not None:

@@ -16,10 +16,11 @@ from spiketriage.errors import EvidenceError, RefusedError
 from spiketriage.incident.store import Incident
 from spiketriage.readers.checkpoints.native import parse_manifest
 from spiketriage.readers.data.native_index import read_index
-from spiketriage.readers.telemetry.lineage import read_telemetry
-from spiketriage.records import DataIndex, Dossier, GenerationFacts, Manifest, RunSettings
+from spiketriage.readers.telemetry.names import Names
+from spiketriage.readers.telemetry.sources import read_telemetry
+from spiketriage.records import NATIVE, DataIndex, Dossier, GenerationFacts, Manifest, RunSettings
 from spiketriage.runbook import layout
-from spiketriage.runbook.gather import Measured, measured_from_json
+from spiketriage.runbook.measured import Measured, from_json, to_json
 
 GENERATION_FACT = "generation/"
 FROZEN = "frozen"  # the fact whose presence says that a freeze was finished
@@ -36,7 +37,7 @@ def load_view(incident: Incident, settings: RunSettings) -> View:
     require_frozen(dossier, incident, settings.run)
     payload = layout.payload(incident.folder)
     return View(
-        telemetry=read_telemetry(payload / layout.TELEMETRY),
+        telemetry=read_telemetry(payload / layout.TELEMETRY, Names(columns=settings.columns)),
         generations=frozen_generations(dossier, incident.folder, settings),
         index=frozen_index(incident.folder, settings),
         artifacts=dossier.artifacts,
@@ -89,11 +90,17 @@ def generation_facts(measured: Measured, incident_folder: Path, settings: RunSet
         name=measured.name,
         path=generation_path(incident_folder, settings, measured.name),
         step=measured.step,
-        manifest=frozen_manifest(incident_folder, measured.name),
+        manifest=frozen_manifest(incident_folder, measured.name) if measured.layout == NATIVE else None,
         complete=measured.complete,
         file_digests=measured.file_digests,
         nonfinite=measured.nonfinite,
         problems=measured.problems,
+        layout=measured.layout,
+        stated_steps=measured.stated_steps,
+        world_size=measured.world_size,
+        interrupted=measured.interrupted,
+        odd=measured.odd,
+        notes=measured.notes,
     )
 
 
@@ -115,15 +122,7 @@ def frozen_manifest(incident_folder: Path, generation: str) -> Manifest | None:
 
 def measured_to_fact(measured: Measured) -> Mapping[str, str]:
     """Key and value of the fact that keeps a measurement, as a mapping of one."""
-    value = {
-        "step": measured.step,
-        "complete": measured.complete,
-        "verified": measured.verified,
-        "file_digests": dict(measured.file_digests),
-        "nonfinite": list(measured.nonfinite),
-        "problems": list(measured.problems),
-    }
-    return {f"{GENERATION_FACT}{measured.name}": json.dumps(value, sort_keys=True)}
+    return {f"{GENERATION_FACT}{measured.name}": json.dumps(to_json(measured), sort_keys=True)}
 
 
 def measured_from_fact(key: str, value: str) -> Measured:
@@ -133,6 +132,6 @@ def measured_from_fact(key: str, value: str) -> Measured:
         EvidenceError: the fact is not one that freeze or hash wrote.
     """
     try:
-        return measured_from_json(key.removeprefix(GENERATION_FACT), json.loads(value))
+        return from_json(key.removeprefix(GENERATION_FACT), json.loads(value))
     except (ValueError, KeyError, TypeError) as error:
         raise EvidenceError(f"incident fact {key}: expected a measured generation, found {value!r:.80}") from error

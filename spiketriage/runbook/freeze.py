@@ -19,8 +19,19 @@ from spiketriage.incident import store
 from spiketriage.incident.session import Session
 from spiketriage.readers.data.native_index import read_index
 from spiketriage.readers.settings import read_settings
-from spiketriage.readers.telemetry.lineage import Telemetry, read_telemetry
-from spiketriage.records import Anchors, Artifact, Dossier, GenerationFacts, RunSettings, StepResult
+from spiketriage.readers.telemetry.lineage import Telemetry
+from spiketriage.readers.telemetry.names import Names
+from spiketriage.readers.telemetry.sources import read_telemetry
+from spiketriage.records import (
+    NATIVE,
+    Anchors,
+    Artifact,
+    Dossier,
+    FileEntry,
+    GenerationFacts,
+    RunSettings,
+    StepResult,
+)
 from spiketriage.runbook import bag, evidence, gaps, layout, typed
 from spiketriage.runbook.collect import GENERATIONS, missing
 from spiketriage.runbook.collectors import COLLECTORS
@@ -95,7 +106,7 @@ def _ending(subject: _Subject) -> str:
 
 def _subject(settings: RunSettings, step: int | None) -> _Subject:
     try:
-        telemetry, unreadable = read_telemetry(settings.telemetry), ""
+        telemetry, unreadable = read_telemetry(settings.telemetry, Names(columns=settings.columns)), ""
         onset = find_onset(telemetry)
     except EvidenceError as error:
         # Keeping what is left matters more than finding the onset: the gap is told, the rest is frozen.
@@ -225,7 +236,7 @@ def _in_place(
     settings = subject.settings
     candidates = {anchors.known_good, anchors.older_good, _last_loaded(subject.telemetry)}
     for generation in generations:
-        files = generation.manifest.files if generation.manifest is not None else ()
+        files = _files(generation)
         is_rest = gaps.unfinished(generation)  # what a rotation or a killed save left over is no loss
         for entry in files:
             if is_rest and not (generation.path / entry.path).exists():
@@ -237,7 +248,7 @@ def _in_place(
                 digest=generation.file_digests.get(entry.path, ""),
             )
             yield secure(folder, settings.run, file, pin=generation.name in candidates)
-        if generation.name in candidates and generation.complete:
+        if generation.name in candidates and generation.complete and generation.layout == NATIVE:
             # With its manifest beside it, a pinned generation can be loaded after the run has deleted it.
             for name in (MANIFEST_NAME, COMPLETE_NAME):
                 link(generation.path / name, layout.pinned(folder, settings.run, generation.path / name))
@@ -255,6 +266,13 @@ def _in_place(
     for shard in index.shards:
         file = InPlace(source=settings.data_index.parent / shard.path, kind="shard", expected=shard.digest)
         yield secure(folder, settings.run, file, pin=True)
+
+
+def _files(generation: GenerationFacts) -> tuple[FileEntry, ...]:
+    """The files of a generation with what they should hash to; without a manifest, what they hash to now."""
+    if generation.manifest is not None:
+        return generation.manifest.files
+    return tuple(FileEntry(path=path, size_bytes=0, digest=digest) for path, digest in generation.file_digests.items())
 
 
 def _last_loaded(telemetry: Telemetry | None) -> str | None:

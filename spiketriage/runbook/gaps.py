@@ -11,7 +11,7 @@ from pathlib import Path
 from spiketriage.diagnosis.findings import counted
 from spiketriage.readers.checkpoints.native import rank_disagreements
 from spiketriage.readers.telemetry.lineage import Telemetry
-from spiketriage.records import GenerationFacts, Manifest, RunSettings
+from spiketriage.records import NATIVE, GenerationFacts, Manifest, RunSettings
 from spiketriage.runbook import layout
 from spiketriage.wire.generation import COMPLETE_NAME
 
@@ -32,7 +32,9 @@ def lost_index(settings: RunSettings, manifests: Iterable[Manifest | None]) -> s
 
 
 def unfinished(generation: GenerationFacts) -> bool:
-    """Whether a generation was never completed: it has no mark of completion at all."""
+    """Whether a generation was never completed: it has no mark of completion at all, and nothing shows damage."""
+    if generation.layout != NATIVE:
+        return not generation.complete and not generation.problems
     try:
         (generation.path / COMPLETE_NAME).lstat()
     except FileNotFoundError:

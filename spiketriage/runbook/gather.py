@@ -21,25 +21,14 @@ from typing import IO, Any
 import spiketriage
 from spiketriage.errors import PartialError
 from spiketriage.records import Artifact
+from spiketriage.runbook import measured
 from spiketriage.runbook.collect import GENERATIONS, missing
 from spiketriage.runbook.collectors import COLLECTORS
+from spiketriage.runbook.measured import Measured
 
 COPIERS = tuple(collector.name for collector in COLLECTORS)
 GENERATIONS_TIMEOUT_S = 1800.0  # a generation is told when all of its files have been read
 _TIMEOUTS_S = {collector.name: collector.timeout_s for collector in COLLECTORS} | {GENERATIONS: GENERATIONS_TIMEOUT_S}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What the child measured of one generation."""
-
-    name: str
-    step: int | None
-    complete: bool
-    verified: bool
-    file_digests: Mapping[str, str]
-    nonfinite: tuple[str, ...]
-    problems: tuple[str, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,7 +133,7 @@ def _take(line: Mapping[str, Any], gathered: Gathered, current: str) -> str:
         if "copy" in line:
             gathered.sha256[line["copy"]] = line["sha256"]
     elif "generation" in line:
-        gathered.generations.append(measured_from_json(line["generation"], line))
+        gathered.generations.append(measured.from_json(line["generation"], line["measured"]))
     elif "gap" in line:
         gathered.artifacts.append(missing(line["gap"], "collector", line["note"]))
     elif "full" in line:
@@ -161,23 +150,6 @@ def _full(target: Path, size_bytes: int) -> PartialError:
         f"the disk is full: {target}: cannot be written: {size_bytes / 1e6:.1f} MB are needed, {left}; "
         "what was kept before stands",
         hint=f"df -h {shlex.quote(str(folder))}",
-    )
-
-
-def measured_from_json(name: str, value: Mapping[str, Any]) -> Measured:
-    """A measurement from the JSON object that the child tells and a fact keeps.
-
-    Raises:
-        KeyError, TypeError: the object is not one.
-    """
-    return Measured(
-        name=name,
-        step=value["step"],
-        complete=value["complete"],
-        verified=value["verified"],
-        file_digests=dict(value["file_digests"]),
-        nonfinite=tuple(value["nonfinite"]),
-        problems=tuple(value["problems"]),
     )
 
 

@@ -13,7 +13,7 @@ from spiketriage import digests
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
 from spiketriage.errors import EvidenceError
 from spiketriage.readers.data.native_index import measure_shard, read_index
-from spiketriage.readers.telemetry.lineage import read_telemetry
+from spiketriage.readers.telemetry.sources import read_telemetry
 from spiketriage.records import DataIndex, Dossier, FileEntry, Finding, GenerationFacts, RunSettings, Where
 from spiketriage.runbook import gaps, layout
 

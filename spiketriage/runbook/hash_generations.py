@@ -11,10 +11,10 @@ from pathlib import Path
 
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
 from spiketriage.errors import EvidenceError
-from spiketriage.readers.checkpoints.native import read_generation, read_generations
-from spiketriage.records import Dossier, Finding, GenerationFacts, RunSettings, Where
+from spiketriage.readers.checkpoints.generations import read_generation, read_generations
+from spiketriage.records import NATIVE, Dossier, Finding, GenerationFacts, RunSettings, Where
 from spiketriage.runbook import evidence, gaps, layout
-from spiketriage.runbook.gather import Measured
+from spiketriage.runbook.measured import Measured, measured
 from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
 
 NAME = "generation-digests"
@@ -38,9 +38,12 @@ class _Difference:
     path: str
     expected: str
     seen: str
+    told: str = ""
 
     def sentence(self, run: Path) -> str:
         """The sentence for people, with the tensor if it could be told."""
+        if self.told:
+            return self.told.replace(f"{run}/", "")
         where = layout.artifact_path(run, self.generation.path / self.path)
         told = next((text for text in self.generation.problems if f"/{self.path}: digest" in text), "")
         tensor = f" {told[told.index('(tensor') :]}" if "(tensor" in told else ""
@@ -56,10 +59,17 @@ def examine_generations(incident_folder: Path, settings: RunSettings, dossier: D
         told = untestable(NAME, error.message, judged=False)
         return Generations(facts=(), measured=(), differing=(error.message,), finding=told)
     unfinished = tuple(one for one in facts if gaps.unfinished(one))
-    differences = [one for generation in facts for one in _differences(incident_folder, generation)]
+    frozen = {one.name: one for one in evidence.frozen_generations(dossier, incident_folder, settings)}
+    differences = [
+        difference
+        for one in facts
+        for difference in (
+            _differences(incident_folder, one) if one.layout == NATIVE else _foreign(one, frozen.get(one.name))
+        )
+    ]
     return Generations(
         facts=facts,
-        measured=tuple(_measured(one) for one in facts),
+        measured=tuple(measured(one, verified=True) for one in facts),
         differing=(*(one.sentence(settings.run) for one in differences), *_nothing_complete(facts, unfinished)),
         finding=_finding(facts, unfinished, differences, settings.run),
     )
@@ -74,9 +84,27 @@ def _deleted(
     incident_folder: Path, settings: RunSettings, dossier: Dossier, facts: tuple[GenerationFacts, ...]
 ) -> tuple[GenerationFacts, ...]:
     gone = {one.name for one in evidence.frozen_generations(dossier, incident_folder, settings)}
-    gone -= {one.name for one in facts}
-    paths = (evidence.generation_path(incident_folder, settings, name) for name in sorted(gone))
-    return tuple(read_generation(path, verify=True) for path in paths if path.is_dir())
+    found = []
+    for name in sorted(gone - {one.name for one in facts}):
+        path = evidence.generation_path(incident_folder, settings, name)
+        if path.is_dir():
+            root = path.parents[len(Path(name).parts) - 1]
+            found.append(read_generation(root, name, verify=True))
+    return tuple(found)
+
+
+def _foreign(generation: GenerationFacts, frozen: GenerationFacts | None) -> list[_Difference]:
+    """Damage that the layout itself shows, then files that are not what they were when they were frozen."""
+    found = [
+        _Difference(generation=generation, path="", expected="", seen="", told=problem)
+        for problem in generation.problems
+    ]
+    before = frozen.file_digests if frozen is not None else {}
+    for path, expected in before.items():
+        seen = generation.file_digests.get(path, "nothing that can be read")
+        if seen != expected:
+            found.append(_Difference(generation=generation, path=path, expected=expected, seen=seen))
+    return found
 
 
 def _differences(incident_folder: Path, generation: GenerationFacts) -> list[_Difference]:
@@ -131,16 +159,4 @@ def _finding(
         seen=first.seen,
         magnitude=float(len(differences)),
         judged=False,
-    )
-
-
-def _measured(generation: GenerationFacts) -> Measured:
-    return Measured(
-        name=generation.name,
-        step=generation.step,
-        complete=generation.complete,
-        verified=True,
-        file_digests=generation.file_digests,
-        nonfinite=generation.nonfinite,
-        problems=generation.problems,
     )

@@ -43,7 +43,7 @@ def copy_name(settings: RunSettings, kind: str, source: Path) -> str | None:
     if kind in ("settings", "config", "index", "host"):
         return {"settings": "spiketriage.toml", "config": CONFIG, "index": INDEX, "host": HOST}[kind]
     if kind == "telemetry":
-        return f"{TELEMETRY}/{source.name}"
+        return f"{TELEMETRY}/{_below(settings.telemetry, source)}"
     if kind == "generation":
         return f"{GENERATIONS}/{source.parent.name}/{source.name}"
     if kind == "code":

@@ -33,7 +33,7 @@ class Onset:
 def find_onset(telemetry: Telemetry) -> Onset:
     """Scan production's loss, gradient norm and update norm."""
     points = [_point(telemetry, step) for step in telemetry.steps]
-    alarms = detect.scan(_trace(points))
+    alarms = detect.scan(_trace(points, _not_logged(telemetry)))
     sentences: dict[int, str] = {}
     for alarm in alarms:
         sentences.setdefault(alarm.step, alarm.sentence)
@@ -62,7 +62,22 @@ def _value(telemetry: Telemetry, step: int, name: str) -> float:
     return next((value for value in values if not math.isfinite(value)), values[0] if values else math.nan)
 
 
-def _trace(points: list[StepPoint]) -> detect.Trace:
+def _not_logged(telemetry: Telemetry) -> dict[str, frozenset[int]]:
+    """Where a log that other people's code wrote holds no value: it logs when it likes, so that is no anomaly."""
+    if any(segment.identity is not None for segment in telemetry.segments):
+        return {}  # our recorder writes every metric at every step: one that vanishes is an anomaly
+    return {
+        column: frozenset(at for at, step in enumerate(telemetry.steps) if not _is_logged(telemetry, step, name))
+        for name, column in zip(_METRICS, ("loss", "grad_norm", "update_norm", "lr"), strict=True)
+    }
+
+
+def _is_logged(telemetry: Telemetry, step: int, name: str) -> bool:
+    records = (telemetry.at(rank, step) for rank in telemetry.ranks)
+    return any(record is not None and name in record.metrics for record in records)
+
+
+def _trace(points: list[StepPoint], not_logged: dict[str, frozenset[int]]) -> detect.Trace:
     def column(name: str) -> detect.Array:
         values = np.array([getattr(point, name) for point in points], dtype=np.float64)
         # A harness may not record a value at all, which is no anomaly; one that vanishes is.
@@ -74,6 +89,7 @@ def _trace(points: list[StepPoint]) -> detect.Trace:
         grad_norm=column("grad_norm"),
         update_norm=column("update_norm"),
         lr=column("lr"),
+        not_logged=not_logged,
     )
 
 

@@ -22,9 +22,10 @@ def run(view: View) -> tuple[Finding, ...]:
     if bad:
         step = min(bad)
         return (_nonfinite(step, bad[step], len(bad)),)
-    if not history:
-        return (untestable(NAME, "no step was recorded"),)
-    return (agrees(NAME, f"every recorded link of {counted(len(history), 'step')} is finite"),)
+    num_steps = sum(any(record.digests for record in records.values()) for records in history.values())
+    if not num_steps:
+        return (untestable(NAME, "no step recorded a link of the chain"),)
+    return (agrees(NAME, f"every recorded link of {counted(num_steps, 'step')} is finite"),)
 
 
 def _nonfinite(step: int, records: Mapping[int, StepRecord], num_steps: int) -> Finding:

@@ -57,6 +57,8 @@ def run(view: View) -> tuple[Finding, ...]:
         return (untestable(NAME, reason, where=Where(step=first.step, key=first.metric, rank=first.rank)),)
     if not any(name in r.metrics for records in history.values() for r in records.values() for name in WATCHED):
         return (untestable(NAME, "no step recorded a loss or a norm"),)
+    if not any(record.digests for records in history.values() for record in records.values()):
+        return (untestable(NAME, "no step recorded a link of the chain to hold the numbers against"),)
     return (agrees(NAME, "every nonfinite metric, if any, goes with a nonfinite link of the chain"),)
 
 
@@ -80,8 +82,11 @@ def _is_consumed(found: _Artefact, history: History) -> bool:
 
 
 def _continues_finite(history: History, step: int) -> bool:
-    later = history.get(step + 1)
-    return later is not None and not any(record.nonfinite for record in later.values())
+    # Only a recorded chain can say that the tensors are finite; a log of metrics alone cannot.
+    own, later = history[step], history.get(step + 1)
+    if later is None or not all(record.digests for record in (*own.values(), *later.values())):
+        return False
+    return not any(record.nonfinite for record in later.values())
 
 
 def _differs(found: list[_Artefact]) -> Finding:

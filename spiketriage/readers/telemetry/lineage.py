@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spiketriage.errors import EvidenceError
+from spiketriage.facts import LogFacts
 from spiketriage.readers.telemetry import native
 from spiketriage.records import Identity, LoadRecord, Segment, StepRecord
 
@@ -42,10 +42,12 @@ class Telemetry:
 
     Production at a step is the latest attempt in which any rank recorded it: one attempt for all ranks, so
     that a rank whose newest segment is torn is absent there, not compared with an abandoned attempt.
+    `logs` are the sources that other people's code wrote; the segments of such a run hold metrics only.
     """
 
     segments: tuple[Segment, ...]
     problems: tuple[str, ...]
+    logs: tuple[LogFacts, ...] = ()
     _attempts: dict[int, int] = field(init=False, repr=False, compare=False)
     _records: dict[tuple[int, int], StepRecord] = field(init=False, repr=False, compare=False)
 
@@ -89,7 +91,8 @@ class Telemetry:
         missing: set[int] = set()
         for attempt in self.attempts:
             own = [segment for segment in self.segments if segment.attempt == attempt]
-            missing |= set(range(own[0].identity.world_size)) - {segment.rank for segment in own}
+            if own[0].identity is not None:
+                missing |= set(range(own[0].identity.world_size)) - {segment.rank for segment in own}
         return tuple(sorted(missing))
 
     @property
@@ -132,29 +135,3 @@ class Telemetry:
         attempt = self._attempts.get(step)
         own = [segment for segment in self.segments if segment.attempt == attempt]
         return min(own, key=lambda segment: segment.rank).identity if own else None
-
-
-def read_telemetry(folder: Path) -> Telemetry:
-    """Every segment in `folder`; an unreadable one becomes a problem, never an exception.
-
-    Raises:
-        EvidenceError: the folder is missing or unreadable, holds no segment, or no segment can be read.
-    """
-    try:
-        paths = sorted(path for path in folder.iterdir() if path.suffix == native.SUFFIX)
-    except OSError as error:
-        raise EvidenceError(f"{folder}: telemetry cannot be read: {error.strerror or error}") from error
-    if not paths:
-        raise EvidenceError(f"{folder}: expected telemetry segments (*{native.SUFFIX}), found none")
-    segments: list[Segment] = []
-    problems: list[str] = []
-    for path in paths:
-        try:
-            segments.append(native.read_segment(path))
-        except EvidenceError as error:
-            problems.append(error.message)
-    if not segments:
-        raise EvidenceError(f"{folder}: no telemetry segment can be read: {'; '.join(problems)}")
-    problems += [segment.problem for segment in segments if segment.problem]
-    ordered = sorted(segments, key=lambda segment: (segment.attempt, segment.rank))
-    return Telemetry(segments=tuple(ordered), problems=tuple(problems))

@@ -1,0 +1,109 @@
+"""The generations of a run, whoever saved them: our own layout, else every checkpoint of a known one.
+
+This module never loads a tensor into a framework and never raises for a damaged checkpoint: it says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import cast
+
+from spiketriage.errors import EvidenceError
+from spiketriage.facts import CheckpointFacts, Damage, Measurement
+from spiketriage.readers.checkpoints import native
+from spiketriage.readers.checkpoints.layouts import Layout
+from spiketriage.readers.discover import claims_on, discover
+from spiketriage.readers.look import look
+from spiketriage.readers.scan.oddities import nonfinite, oddities
+from spiketriage.readers.scan.run import measure
+from spiketriage.records import GenerationFacts
+
+
+def read_generations(folder: Path, *, verify: bool, executor: Executor | None = None) -> tuple[GenerationFacts, ...]:
+    """Every generation in `folder`, by step; `verify` reads every byte of each.
+
+    Raises:
+        EvidenceError: the folder is missing or cannot be read.
+    """
+    own = native.read_generations(folder, verify=verify)
+    if own:
+        return own
+    claims = discover(folder, wanted=lambda claim: claim.kind == "checkpoint").claims
+    facts = [_read(cast(Layout, one.format), folder, one.path, verify=verify, executor=executor) for one in claims]
+    return tuple(sorted(facts, key=lambda one: (-1 if one.step is None else one.step, one.name)))
+
+
+def read_generation(folder: Path, name: str, *, verify: bool, executor: Executor | None = None) -> GenerationFacts:
+    """The generation `name` in `folder`; everything wrong with it is in `problems`, one sentence each."""
+    path = folder / name
+    if native.claims(path):
+        return native.read_generation(path, verify=verify)
+    try:
+        claim = next((one for one in claims_on(look(path)) if one.kind == "checkpoint"), None)
+    except EvidenceError as error:
+        return _unreadable(folder, path, "", error.message)
+    if claim is None:
+        return _unreadable(folder, path, "", f"{path}: is no checkpoint of a known layout any more")
+    return _read(cast(Layout, claim.format), folder, path, verify=verify, executor=executor)
+
+
+def _read(layout: Layout, folder: Path, path: Path, *, verify: bool, executor: Executor | None) -> GenerationFacts:
+    try:
+        facts = layout.read(path)
+    except EvidenceError as error:
+        return _unreadable(folder, path, layout.NAME, error.message)
+    measured = measure(facts, is_full=True, executor=executor) if verify else None
+    return _generation(folder, facts, measured)
+
+
+def _generation(folder: Path, facts: CheckpointFacts, measured: Measurement | None) -> GenerationFacts:
+    found = measured or Measurement(files=(), stats={}, damage=(), problems=())
+    return GenerationFacts(
+        name=facts.path.relative_to(folder).as_posix(),
+        path=facts.path,
+        step=facts.step,
+        manifest=None,
+        complete=facts.complete,
+        file_digests={one.path: one.digest for one in found.files},
+        nonfinite=tuple(nonfinite(found)),
+        problems=(
+            *facts.problems,
+            *_disagreement(facts),
+            *(_sentence(facts, one) for one in found.damage),
+            *found.problems,
+        ),
+        layout=facts.layout,
+        stated_steps={stated.source: stated.step for stated in facts.stated_steps},
+        world_size=facts.world_size,
+        interrupted=facts.interrupted,
+        odd=tuple(oddities(facts.tensors, found)),
+        notes=facts.notes,
+    )
+
+
+def _disagreement(facts: CheckpointFacts) -> Iterator[str]:
+    if not facts.steps_agree:
+        told = ", ".join(f"{stated.source} says {stated.step}" for stated in facts.stated_steps)
+        yield f"{facts.path}: its parts are not of one step: {told}"
+
+
+def _sentence(facts: CheckpointFacts, damage: Damage) -> str:
+    path = facts.path / damage.path if damage.path else facts.path
+    where = f"bytes {damage.start} to {damage.end}"
+    return f"{path}: {damage.name} ({where}): expected {damage.expected}, found {damage.seen}"
+
+
+def _unreadable(folder: Path, path: Path, layout: str, problem: str) -> GenerationFacts:
+    return GenerationFacts(
+        name=path.relative_to(folder).as_posix(),
+        path=path,
+        step=None,
+        manifest=None,
+        complete=False,
+        file_digests={},
+        nonfinite=(),
+        problems=(problem,),
+        layout=layout or "unknown",
+    )

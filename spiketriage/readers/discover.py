@@ -1,0 +1,137 @@
+"""Finds what a folder of somebody else's run holds: checkpoints, telemetry, system events, data stores.
+
+This module never follows a link to a folder, and stops looking at a bound that it tells.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from spiketriage.errors import EvidenceError
+from spiketriage.readers.checkpoints.layouts import LAYOUTS
+from spiketriage.readers.data.stores import STORES
+from spiketriage.readers.events.sources import SOURCES
+from spiketriage.readers.look import Format, Look, look
+from spiketriage.readers.telemetry.formats import FORMATS
+
+Kind = Literal["checkpoint", "telemetry", "events", "data"]
+KINDS: tuple[tuple[Kind, tuple[Format, ...]], ...] = (
+    ("checkpoint", LAYOUTS),
+    ("telemetry", FORMATS),
+    ("events", SOURCES),
+    ("data", STORES),
+)
+MAX_PATHS = 50_000
+MAX_DEPTH = 12
+CONVINCED = 0.5  # a claim below this is a guess, which only `inspect` may show
+SPECIFIC = 0.7  # a claim above this is by a mark of the format's own, not by its shape
+_NOT_EVIDENCE = {".spiketriage", ".git", ".venv", "__pycache__", "node_modules"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One format's claim on a path."""
+
+    kind: Kind
+    format: Format
+    path: Path
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovery:
+    """What was found, outermost first; `notes` say what was not looked at."""
+
+    claims: tuple[Claim, ...]
+    notes: tuple[str, ...]
+
+    def of(self, kind: Kind) -> tuple[Claim, ...]:
+        """The claims of one kind."""
+        return tuple(claim for claim in self.claims if claim.kind == kind)
+
+
+def claims_on(seen: Look) -> tuple[Claim, ...]:
+    """Every claim on a path, the surest first; an earlier kind or format wins a tie."""
+    found = [
+        Claim(kind=kind, format=one, path=seen.path, confidence=confidence)
+        for kind, formats in KINDS
+        for one in formats
+        if (confidence := one.claims(seen)) > 0
+    ]
+    return tuple(sorted(found, key=lambda claim: -claim.confidence))
+
+
+def discover(folder: Path, *, wanted: Callable[[Claim], bool] = lambda _: True) -> Discovery:
+    """Walk `folder` and claim what is in it; a checkpoint's inside is its own affair.
+
+    Raises:
+        EvidenceError: the folder itself cannot be read.
+    """
+    look(folder)
+    walk = _Walk()
+    claims = tuple(claim for claim in walk.below(folder, 0, ()) if wanted(claim))
+    return Discovery(claims=claims, notes=tuple(walk.notes))
+
+
+class _Walk:
+    """One walk with its bounds."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._num_paths = 0
+
+    def below(self, path: Path, depth: int, outer: tuple[Claim, ...]) -> Iterator[Claim]:
+        """Claims on `path` and on what is in it; `outer` are those of the folders around it."""
+        self._num_paths += 1
+        try:
+            seen = look(path)
+        except EvidenceError as error:
+            self.notes.append(error.message)
+            return
+        best = next((claim for claim in claims_on(seen) if claim.confidence >= CONVINCED), None)
+        if best is not None and not _is_covered(best, outer):
+            yield best
+            outer = (*outer, best)
+        if not seen.is_folder or (best is not None and best.kind in ("checkpoint", "data")):
+            return
+        if depth >= MAX_DEPTH:
+            self.notes.append(f"{path}: not looked into: it lies more than {MAX_DEPTH} folders deep")
+            return
+        for name in seen.names:
+            if self._num_paths >= MAX_PATHS:
+                self.notes.append(f"{path}: only the first {MAX_PATHS} files and folders were looked at")
+                return
+            child = path / name
+            if name in _NOT_EVIDENCE or (child.is_symlink() and os.path.isdir(child)):
+                continue
+            yield from self.below(child, depth + 1, outer)
+
+
+def _is_covered(claim: Claim, outer: tuple[Claim, ...]) -> bool:
+    """Whether a folder around this path was claimed by a reader that reads this file, too."""
+    return any(
+        around.kind == claim.kind and (around.format is claim.format or claim.confidence <= SPECIFIC)
+        for around in outer
+    )
+
+
+def files_of(claim: Claim) -> Iterator[Path]:
+    """The files behind a claim on telemetry or events: itself, or those below it that such a reader would read."""
+    if claim.path.is_file():
+        yield claim.path
+        return
+    formats = dict(KINDS)[claim.kind]
+    for parent, folders, names in os.walk(claim.path):
+        folders[:] = sorted(name for name in folders if name not in _NOT_EVIDENCE)
+        for name in sorted(names):
+            path = Path(parent) / name
+            try:
+                seen = look(path)
+            except EvidenceError:
+                continue  # whoever reads the claim's folder says so
+            if any(one.claims(seen) > 0 for one in formats):
+                yield path

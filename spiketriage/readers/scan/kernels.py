@@ -1,0 +1,180 @@
+"""Counts over a run of float elements given as integer words: nonfinite, largest, norm, zeros, saturation.
+
+This module never converts what it can compare as an integer, and never keeps the words it is given.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiketriage.readers.scan.floats import EXPONENT_NAN, FLOATS, FloatBits
+
+Words = NDArray[Any]
+
+# A float32 dot product squares: above this its sum may overflow, below it its squares may vanish.
+_SAFE_LARGEST, _SAFE_SMALLEST = 1e15, 1e-15
+_SCRATCH_WORDS = 1 << 16  # 256 KiB of float32 stay in the second-level cache
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """Running counts of one tensor; they can be added up in any order. `first` is an element number."""
+
+    num_elements: int = 0
+    num_nan: int = 0
+    num_positive_inf: int = 0
+    num_negative_inf: int = 0
+    first: int | None = None
+    largest_bits: int = 0
+    squares: float = 0.0
+    num_zeros: int = 0
+    num_negative: int = 0
+    num_saturated: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Take over the counts of elements that lie elsewhere in the same tensor."""
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.largest_bits = max(self.largest_bits, other.largest_bits)
+        firsts = [first for first in (self.first, other.first) if first is not None]
+        self.first = min(firsts, default=None)
+
+
+_SUMS = (
+    "num_elements",
+    "num_nan",
+    "num_positive_inf",
+    "num_negative_inf",
+    "squares",
+    "num_zeros",
+    "num_negative",
+    "num_saturated",
+)
+
+
+def is_scannable(dtype: str) -> bool:
+    """Whether elements of this dtype can be other than finite."""
+    return dtype in FLOATS or dtype == "F8_E8M0"
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of one word of this dtype; a complex number is two."""
+    return np.dtype(FLOATS[dtype].unsigned).itemsize if dtype in FLOATS else 1
+
+
+def tally(data: memoryview, dtype: str, *, first_element: int, is_full: bool) -> Tally:
+    """Counts over whole words of `dtype` in `data`; the first of them is word `first_element` of its tensor."""
+    if dtype == "F8_E8M0":
+        return _exponents(np.frombuffer(data, dtype="u1"), first_element)
+    bits = FLOATS[dtype]
+    words = np.frombuffer(data, dtype=bits.unsigned)
+    if not words.flags.aligned:
+        words = words.copy()  # cheaper than what numpy does to look at unaligned words
+    found = Tally(num_elements=words.size)
+    # Two integer maxima instead of isfinite(): no temporary array, and exact. Read unsigned, the largest word is the
+    # negative number of largest magnitude, if there is one; read signed, it is the largest positive number.
+    signed = words.view(bits.signed)
+    top, positive = int(words.max()), int(signed.max())
+    has_negative = top > bits.magnitude
+    found.largest_bits = max(top & bits.magnitude if has_negative else 0, positive if positive >= 0 else 0)
+    if found.largest_bits >= bits.infinity:
+        _count_nonfinite(found, words, bits, first_element)
+    if is_full:
+        _count_rest(found, words, signed, bits, dtype, has_negative=has_negative)
+    return found
+
+
+def value_of(dtype: str, magnitude_bits: int) -> float:
+    """The number that these magnitude bits stand for in `dtype`."""
+    if dtype == "F8_E8M0":
+        return math.ldexp(1.0, magnitude_bits - 127)
+    bits = FLOATS[dtype]
+    mantissa_bits = bits.smallest_normal.bit_length() - 1
+    exponent_bits = (bits.magnitude + 1).bit_length() - 1 - mantissa_bits
+    bias = (1 << (exponent_bits - 1)) - 1
+    exponent, mantissa = magnitude_bits >> mantissa_bits, magnitude_bits & (bits.smallest_normal - 1)
+    if exponent == 0:
+        return math.ldexp(mantissa, 1 - bias - mantissa_bits)
+    return math.ldexp(mantissa | bits.smallest_normal, exponent - bias - mantissa_bits)
+
+
+def _exponents(words: Words, first_element: int) -> Tally:
+    is_nan = words == EXPONENT_NAN
+    num_nan = int(np.count_nonzero(is_nan))
+    finite = words[~is_nan] if num_nan else words
+    return Tally(
+        num_elements=words.size,
+        num_nan=num_nan,
+        first=first_element + int(is_nan.argmax()) if num_nan else None,
+        largest_bits=int(finite.max()) if finite.size else 0,
+    )
+
+
+def _count_nonfinite(found: Tally, words: Words, bits: FloatBits, first_element: int) -> None:
+    magnitudes = words & words.dtype.type(bits.magnitude)
+    is_nonfinite = magnitudes >= bits.infinity
+    num_nonfinite = int(np.count_nonzero(is_nonfinite))
+    if bits.has_infinity:
+        found.num_positive_inf = int(np.count_nonzero(words == bits.infinity))
+        found.num_negative_inf = int(np.count_nonzero(words == (bits.infinity | bits.sign)))
+    found.num_nan = num_nonfinite - found.num_positive_inf - found.num_negative_inf
+    found.first = first_element + int(is_nonfinite.argmax())
+    finite = magnitudes[~is_nonfinite]
+    found.largest_bits = int(finite.max()) if finite.size else 0
+
+
+def _count_rest(found: Tally, words: Words, signed: Words, bits: FloatBits, dtype: str, *, has_negative: bool) -> None:
+    num_negative_zeros = 0
+    if has_negative:
+        # Read signed, -0.0 is the smallest of all words, so one look tells whether there is any to count.
+        if int(signed.min()) == -bits.sign:
+            num_negative_zeros = int(np.count_nonzero(words == bits.sign))
+        found.num_negative = int(np.count_nonzero(signed < 0)) - num_negative_zeros
+        if found.num_nan:  # the NaN that 0 * inf makes has its sign bit set, and is not negative
+            found.num_negative -= int(np.count_nonzero(words > (bits.infinity | bits.sign) - (not bits.has_infinity)))
+    found.num_zeros = words.size - int(np.count_nonzero(words)) + num_negative_zeros
+    if words.itemsize == 1 and found.largest_bits == bits.largest:
+        found.num_saturated = int(np.count_nonzero((words & bits.magnitude) == bits.largest))
+    found.squares = _squares(words, dtype, value_of(dtype, found.largest_bits))
+
+
+def _squares(words: Words, dtype: str, absmax: float) -> float:
+    """Sum of squares; NaN or infinite if an element is."""
+    if absmax != 0 and not _SAFE_SMALLEST < absmax < _SAFE_LARGEST:
+        return sum(float(np.dot(part, part)) for part in _as(words, dtype, np.float64))
+    return sum(float(np.dot(part, part)) for part in _as(words, dtype, np.float32))
+
+
+def _as(words: Words, dtype: str, wanted: type[np.floating[Any]]) -> Any:
+    """The elements as floats of the wanted width, in parts that fit the cache."""
+    with np.errstate(all="ignore"):
+        for start in range(0, words.size, _SCRATCH_WORDS):
+            part = words[start : start + _SCRATCH_WORDS]
+            yield _floats(part, dtype).astype(wanted, copy=False) if dtype not in ("F64", "C128") else part.view("<f8")
+
+
+def _floats(words: Words, dtype: str) -> Words:
+    if dtype in ("F32", "C64"):
+        return words.view("<f4")
+    if dtype == "F16":
+        return words.view("<f2").astype(np.float32)
+    if dtype == "BF16":
+        return (words.astype(np.uint32) << 16).view(np.float32)
+    return _FP8[dtype][words]
+
+
+def _table(dtype: str) -> Words:
+    bits = FLOATS[dtype]
+    magnitudes = [word & bits.magnitude for word in range(256)]
+    values = [value_of(dtype, one) if one < bits.infinity else math.nan for one in magnitudes]
+    if bits.has_infinity:
+        values[bits.infinity] = values[bits.infinity | bits.sign] = math.inf
+    return np.array(values, dtype=np.float32)
+
+
+_FP8 = {dtype: _table(dtype) for dtype in ("F8_E4M3", "F8_E5M2")}

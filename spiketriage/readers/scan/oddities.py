@@ -1,0 +1,56 @@
+"""What cannot be in a healthy checkpoint although every number is finite, in sentences.
+
+This module never looks at a byte: it reads the counts of one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from spiketriage.facts import Measurement, TensorFacts, TensorStats
+from spiketriage.readers.scan.floats import FLOATS
+from spiketriage.readers.scan.kernels import value_of
+
+# Weights of trained language models stay below a hundred; a flipped exponent bit makes 1e10 and more.
+ABSURD_PARAMETER = 1e4
+SATURATED_SHARE = 0.01
+SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg")  # sums of squares, in torch.optim's names
+
+
+def oddities(tensors: Iterable[TensorFacts], measured: Measurement) -> Iterator[str]:
+    """One sentence for each thing in each tensor that no healthy state has."""
+    for tensor in tensors:
+        stats = measured.stats.get(tensor.name)
+        if stats is not None and stats.num_elements:
+            for text in _of_tensor(tensor, stats):
+                yield f"{tensor.name}: {text}"
+
+
+def nonfinite(measured: Measurement) -> Iterator[str]:
+    """One sentence for each tensor that holds a NaN or an infinity, with how many and the first."""
+    for name, stats in measured.stats.items():
+        if stats.num_nonfinite:
+            signs = f"{stats.num_positive_inf} +Inf, {stats.num_negative_inf} -Inf"
+            where = f" in {stats.nonfinite_path}" if stats.nonfinite_path else ""
+            first = list(stats.first_nonfinite or ())
+            yield f"{name}: {stats.num_nan} NaN, {signs} of {stats.num_elements}, the first at {first}{where}"
+
+
+def _of_tensor(tensor: TensorFacts, stats: TensorStats) -> Iterator[str]:
+    last = tensor.name.rpartition(".")[2]
+    if stats.num_negative and last in SECOND_MOMENTS:
+        yield f"{stats.num_negative} of {stats.num_elements} sums of squares are negative, which is impossible"
+    if tensor.role == "parameter" and stats.absmax > ABSURD_PARAMETER:
+        yield f"holds {stats.absmax:.3g}, which no trained weight is"
+    if 0 < stats.absmax < value_of(stats.dtype, _smallest_normal(stats.dtype)):
+        yield f"nothing in it is larger than {stats.absmax:.3g}: all denormal"
+    if stats.zero_chunk_path:
+        yield f"its chunk in {stats.zero_chunk_path} is all zeros, the others are not: a lost page or shard"
+    if tensor.role == "parameter" and len(tensor.shape) > 1 and stats.num_zeros == stats.num_elements:
+        yield "is all zeros"
+    if stats.num_saturated and stats.num_saturated > SATURATED_SHARE * stats.num_elements:
+        yield f"{stats.num_saturated / stats.num_elements:.1%} of it is the largest FP8 value: saturated"
+
+
+def _smallest_normal(dtype: str) -> int:
+    return FLOATS[dtype].smallest_normal if dtype in FLOATS else 0

@@ -1,0 +1,108 @@
+"""What one pass over a checkpoint has to look for: which bytes are which tensor, which are vouched for.
+
+This module reads the small archive directories inside a checkpoint's files, never a tensor.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from spiketriage.errors import CorruptFileError
+from spiketriage.facts import CheckpointFacts, Chunk, Extent, TensorFacts
+from spiketriage.readers.checkpoints.torch_zip import data_record
+from spiketriage.readers.scan.kernels import is_scannable
+from spiketriage.readers.scan.piece import Span, Vouched
+from spiketriage.readers.scan.plan import FilePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The tensor and chunk that a span belongs to."""
+
+    tensor: TensorFacts
+    chunk: Chunk
+
+
+@dataclass(slots=True, kw_only=True)
+class Work:
+    """A checkpoint's files by relative path; `owners` by the key of a span, `promised` by that of a vouched range."""
+
+    files: dict[str, FilePlan] = field(default_factory=dict)
+    owners: list[Owner] = field(default_factory=list)
+    promised: list[Extent] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def size_of(path: Path) -> int:
+    """Size of a file in bytes; 0 where it cannot be told, which whoever reads it will say."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def work_of(facts: CheckpointFacts) -> Work:
+    """Everything to look for in one pass over the files of a checkpoint."""
+    work = Work()
+    folder = facts.path if facts.path.is_dir() else facts.path.parent
+    for file in facts.files:
+        path = folder / file.path if file.path else facts.path
+        work.files[file.path] = FilePlan(path=str(path), size_bytes=size_of(path))
+    for promise in facts.promises:
+        if promise.path in work.files:
+            work.files[promise.path].algorithm = promise.algorithm
+    for extent in facts.extents:
+        _vouch(work, extent)
+    by_file: dict[str, list[Owner]] = defaultdict(list)
+    for tensor in facts.tensors:
+        for chunk in tensor.chunks:
+            by_file[chunk.path].append(Owner(tensor=tensor, chunk=chunk))
+    for name, owners in by_file.items():
+        if name in work.files:  # a missing file is a problem that the layout has told already
+            _place_all(work, name, owners)
+    return work
+
+
+def _vouch(work: Work, extent: Extent) -> None:
+    file = work.files.get(extent.path)
+    if file is None or extent.end > file.size_bytes:
+        return
+    file.vouched.append(Vouched(key=len(work.promised), start=extent.start, end=extent.end))
+    work.promised.append(extent)
+
+
+def _place_all(work: Work, name: str, owners: Sequence[Owner]) -> None:
+    file = work.files[name]
+    try:
+        with open(file.path, "rb") as stream:
+            for owner in owners:
+                _place(work, file, owner, stream)
+    except OSError as error:
+        work.problems.append(f"{file.path}: cannot be read: {error.strerror or error}")
+
+
+def _place(work: Work, file: FilePlan, owner: Owner, stream: BinaryIO) -> None:
+    start, end = owner.chunk.start, owner.chunk.end
+    if owner.chunk.container == "zip":
+        try:
+            record = data_record(stream, start, end)
+        except CorruptFileError as error:
+            work.problems.append(f"{_called(owner)}: {error.message}")
+            return
+        start, end = record.start, record.end
+        if record.crc32 is not None:
+            name = _called(owner)
+            _vouch(work, Extent(path=owner.chunk.path, start=start, end=end, crc32=record.crc32, name=name))
+    if is_scannable(owner.tensor.dtype) and start < end <= file.size_bytes:
+        file.spans.append(Span(key=len(work.owners), start=start, end=end, dtype=owner.tensor.dtype))
+        work.owners.append(owner)
+
+
+def _called(owner: Owner) -> str:
+    if owner.chunk.shape == owner.tensor.shape:
+        return f"tensor {owner.tensor.name}"
+    return f"tensor {owner.tensor.name}, chunk at {list(owner.chunk.offset)}"

@@ -1,0 +1,68 @@
+"""Reads a run's telemetry, whoever wrote it: our recorder's segments, else the logs of a known format.
+
+This module never judges a value; a source that cannot be read becomes a problem in words.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from spiketriage.errors import EvidenceError
+from spiketriage.facts import LogFacts
+from spiketriage.readers.discover import discover
+from spiketriage.readers.telemetry import native
+from spiketriage.readers.telemetry.foreign import choose
+from spiketriage.readers.telemetry.formats import LogFormat
+from spiketriage.readers.telemetry.lineage import Telemetry
+from spiketriage.readers.telemetry.names import DEFAULT, Names
+from spiketriage.records import Segment
+
+
+def read_telemetry(folder: Path, names: Names = DEFAULT) -> Telemetry:
+    """Everything that was recorded in `folder`; `names` maps the keys of logs that our recorder did not write.
+
+    Raises:
+        EvidenceError: the folder is missing or unreadable, holds no telemetry, or none that can be read.
+    """
+    try:
+        is_file = folder.is_file()
+        paths = [] if is_file else sorted(path for path in folder.iterdir() if path.suffix == native.SUFFIX)
+    except OSError as error:
+        raise EvidenceError(f"{folder}: telemetry cannot be read: {error.strerror or error}") from error
+    return _native(folder, paths) if paths else _foreign(folder, names)
+
+
+def _native(folder: Path, paths: list[Path]) -> Telemetry:
+    segments: list[Segment] = []
+    problems: list[str] = []
+    for path in paths:
+        try:
+            segments.append(native.read_segment(path))
+        except EvidenceError as error:
+            problems.append(error.message)
+    if not segments:
+        raise EvidenceError(f"{folder}: no telemetry segment can be read: {'; '.join(problems)}")
+    problems += [segment.problem for segment in segments if segment.problem]
+    ordered = sorted(segments, key=lambda segment: (segment.attempt, segment.rank))
+    return Telemetry(segments=tuple(ordered), problems=tuple(problems))
+
+
+def _foreign(folder: Path, names: Names) -> Telemetry:
+    found = discover(folder, wanted=lambda claim: claim.kind == "telemetry")
+    logs: list[LogFacts] = []
+    problems: list[str] = []
+    for claim in found.claims:
+        try:
+            log = cast(LogFormat, claim.format).read(claim.path, names)
+        except EvidenceError as error:
+            problems.append(error.message)
+            continue
+        logs.append(log)
+        problems += log.problems
+    if not logs:
+        told = f": {'; '.join(problems)}" if problems else ""
+        expected = f"telemetry segments (*{native.SUFFIX}) or a log of a known format"
+        raise EvidenceError(f"{folder}: expected {expected}, found none{told}")
+    chosen = choose(logs)
+    return Telemetry(segments=chosen.segments, problems=tuple(problems), logs=tuple(logs))
