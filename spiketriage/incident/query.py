@@ -5,6 +5,8 @@ This module never writes, and the statement can reach no file but the incident's
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,13 +59,22 @@ def _check(sql: str) -> None:
 
 def _fence(connection: duckdb.DuckDBPyConnection, incident: Incident) -> None:
     telemetry = (incident.folder / "evidence" / "telemetry.parquet").absolute()
-    quoted = "'" + str(telemetry).replace("'", "''") + "'"
-    if telemetry.is_file():
-        connection.execute(f"SET allowed_paths = [{quoted}]")
+    # DuckDB takes the path for a pattern: a run may be called run[1] and lie beside run1.
+    pattern = re.sub(r"[*?\[]", r"[\g<0>]", str(telemetry))
+    is_there = telemetry.is_file()
+    if is_there:
+        connection.execute(f"SET allowed_paths = [{_quoted(str(telemetry))}, {_quoted(pattern)}]")
+        with suppress(duckdb.Error):  # older DuckDB has no such setting
+            # An older incident's Parquet has minima and maxima, which leave NaN out: they must not hide its rows.
+            connection.execute("SET parquet_can_have_nan = true")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
-    if telemetry.is_file():
+    if is_there:
         try:
-            connection.execute(f"CREATE TEMP VIEW telemetry AS FROM read_parquet({quoted})")
+            connection.execute(f"CREATE TEMP VIEW telemetry AS FROM read_parquet({_quoted(pattern)})")
         except duckdb.Error:
             return  # damaged Parquet must not shut the database; `verify` names it
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

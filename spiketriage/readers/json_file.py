@@ -6,8 +6,10 @@ This module never trusts a path found in such a file and never opens anything bu
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeGuard
 
 from spiketriage.errors import CorruptFileError, EvidenceError
 
@@ -21,7 +23,10 @@ def read_bytes(path: Path) -> bytes:
         EvidenceError: the file is missing or cannot be read.
     """
     try:
-        size_bytes = path.stat().st_size
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):  # a pipe would wait for a writer
+            raise EvidenceError(f"{path}: is neither a folder nor a regular file")
+        size_bytes = found.st_size
         if size_bytes > MAX_BYTES:
             raise CorruptFileError(path, "size", expected=f"at most {MAX_BYTES} bytes", seen=size_bytes)
         return path.read_bytes()
@@ -52,10 +57,14 @@ def is_inside(relative: object) -> bool:
     """Whether `relative` is a path that stays inside the folder it is relative to."""
     if not isinstance(relative, str) or not relative or "\0" in relative:
         return False
+    try:
+        os.fsencode(relative)  # half of a surrogate pair is JSON, but no path
+    except UnicodeEncodeError:
+        return False
     path = PurePosixPath(relative)
     return not path.is_absolute() and ".." not in path.parts
 
 
-def is_count(value: object) -> bool:
+def is_count(value: object) -> TypeGuard[int]:
     """Whether `value` is an integer of at least zero."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -104,7 +104,7 @@ def copy(item: Item, target: Path, path: str) -> tuple[Artifact, str]:
         found = _regular(item.source)
         size_bytes, mtime_ns = found.st_size, found.st_mtime_ns
         if not _is_copy(target, found):
-            size_bytes = _stream(item.source, target, (quick, slow), mtime_ns)
+            size_bytes = stream_copy(item.source, target, (quick, slow))
             note = "" if size_bytes == found.st_size else "grew or shrank while it was copied"
         else:
             read_pass(target, (quick.update, slow.update))
@@ -139,10 +139,18 @@ def _is_copy(target: Path, found: os.stat_result) -> bool:
     return (held.st_size, held.st_mtime_ns) == (found.st_size, found.st_mtime_ns)
 
 
-def _stream(source: Path, target: Path, states: tuple[Any, ...], mtime_ns: int) -> int:
+def stream_copy(source: Path, target: Path, states: tuple[Any, ...]) -> int:
+    """Read `source` once: digest it into `states` and write it to `target`, synced; returns the number of bytes.
+
+    Raises:
+        EvidenceError: the source cannot be read.
+        OSError, PartialError: the copy cannot be written; the cause of the latter is an OSError.
+    """
+    found = source.stat()
     draft = target.with_name(f".{target.name[:50]}.partial")
     since_alive = 0
     with draft.open("wb") as stream:
+        _reserve(stream.fileno(), found.st_size)
 
         def alive(chunk: memoryview) -> None:
             nonlocal since_alive
@@ -157,10 +165,22 @@ def _stream(source: Path, target: Path, states: tuple[Any, ...], mtime_ns: int) 
 
         count = read_pass(source, (*(state.update for state in states), alive))
         stream.flush()
+        stream.truncate(count)
         os.fsync(stream.fileno())
-    os.utime(draft, ns=(mtime_ns, mtime_ns))
+    os.utime(draft, ns=(found.st_mtime_ns, found.st_mtime_ns))
     draft.replace(target)
     return count
+
+
+def _reserve(handle: int, num_bytes: int) -> None:
+    """Ask for the space at once: it fails early on a full disk, and is a quarter faster (performance.md §1)."""
+    if not num_bytes:
+        return
+    try:
+        os.posix_fallocate(handle, 0, num_bytes)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
 
 
 def measure(settings: RunSettings, onset: int | None) -> None:

@@ -86,7 +86,7 @@ def _lines(claim: Claim, *, deep: bool) -> Iterator[str]:
 def _checkpoint(facts: CheckpointFacts, *, deep: bool) -> Iterator[str]:
     num_bytes = sum(file.size_bytes for file in facts.files)
     is_read = deep or num_bytes <= SMALL_BYTES
-    yield from describe.checkpoint(facts, measure(facts, is_full=True) if is_read else None)
+    yield from describe.checkpoint(facts, measure(facts, is_full=True, is_digested=False) if is_read else None)
     if not is_read:
         again = f"spiketriage inspect --deep {facts.path}"
         yield f"its {describe.size(num_bytes)} were not read: `{again}` looks at every element and checksum"

@@ -83,7 +83,8 @@ def _origins(series: Iterable[Series]) -> dict[_Origin, dict[str, _Line]]:
 def _line(series: Sequence[Series]) -> _Line:
     steps = _joined([one.steps for one in series])
     values = _joined([one.values for one in series])
-    times_s = _joined([np.full(one.steps.size, np.nan) if one.times_s is None else one.times_s for one in series])
+    untimed = np.broadcast_to(np.float64(np.nan), max(one.steps.size for one in series))  # takes no memory
+    times_s = _joined([untimed[: one.steps.size] if one.times_s is None else one.times_s for one in series])
     if (steps[1:] < steps[:-1]).any():
         order = np.argsort(steps, kind="stable")
         steps, values, times_s = steps[order], values[order], times_s[order]

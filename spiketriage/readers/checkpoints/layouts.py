@@ -9,6 +9,26 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from spiketriage.facts import CheckpointFacts
+from spiketriage.readers.checkpoints import (
+    accelerate,
+    composer,
+    composer_sharded,
+    dcp,
+    deepspeed_universal,
+    deepspeed_zero,
+    hf_trainer,
+    lightning,
+    lightning_sharded,
+    litgpt,
+    llmc,
+    megatron_dist,
+    megatron_legacy,
+    nanotron,
+    olmo_core,
+    safetensors_files,
+    torch_save,
+    torchtitan,
+)
 from spiketriage.readers.look import Format
 
 
@@ -24,4 +44,26 @@ class Layout(Format, Protocol):
         ...
 
 
-LAYOUTS: tuple[Layout, ...] = cast("tuple[Layout, ...]", ())
+LAYOUTS: tuple[Layout, ...] = cast(
+    "tuple[Layout, ...]",
+    (
+        deepspeed_universal,
+        deepspeed_zero,
+        olmo_core,
+        megatron_dist,
+        lightning_sharded,
+        torchtitan,
+        composer_sharded,
+        hf_trainer,
+        accelerate,
+        nanotron,
+        megatron_legacy,
+        litgpt,
+        llmc,
+        lightning,
+        composer,
+        dcp,
+        torch_save,
+        safetensors_files,
+    ),
+)

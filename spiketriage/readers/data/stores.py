@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spiketriage.facts import DataFacts
+from spiketriage.readers.data import flat_tokens, jsonl_text, megatron_indexed, mosaic_streaming, parquet_text
+from spiketriage.readers.data.disk import StoredDocument
 from spiketriage.readers.look import Format
 
 Tokens = NDArray[np.int64]
@@ -37,8 +39,24 @@ class DataStore(Format, Protocol):
         """
         ...
 
+    def count(self, path: Path, /, *, eos: int | None = None) -> int:
+        """How many documents `document` and `stored` know; `eos` is the id that cuts a stream without an index.
+
+        Raises:
+            EvidenceError: it cannot be read.
+        """
+        ...
+
+    def stored(self, path: Path, number: int, /, *, eos: int | None = None) -> StoredDocument:
+        """One document with its place and digest.
+
+        Raises:
+            EvidenceError: there is no such document, or it cannot be read.
+        """
+        ...
+
     def documents_of_step(self, path: Path, step: int, global_batch: int, sequence_length: int, /) -> Sequence[int]:
-        """Numbers of the documents that a training step consumed.
+        """Numbers of the documents that a training step consumed; the first step is 1.
 
         Raises:
             RefusedError: the format does not say; the message says what is missing.
@@ -46,4 +64,4 @@ class DataStore(Format, Protocol):
         ...
 
 
-STORES: tuple[DataStore, ...] = cast("tuple[DataStore, ...]", ())
+STORES: tuple[DataStore, ...] = (megatron_indexed, mosaic_streaming, parquet_text, jsonl_text, flat_tokens)

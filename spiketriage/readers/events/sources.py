@@ -9,6 +9,17 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from spiketriage.facts import EventFacts
+from spiketriage.readers.events import (
+    fabric_manager,
+    flight_recorder,
+    job_log,
+    kernel_log,
+    nccl_log,
+    nvidia_smi,
+    nvidia_smi_nvlink,
+    slurm,
+    torchrun_error,
+)
 from spiketriage.readers.look import Format
 
 
@@ -24,4 +35,17 @@ class EventSource(Format, Protocol):
         ...
 
 
-SOURCES: tuple[EventSource, ...] = cast("tuple[EventSource, ...]", ())
+SOURCES: tuple[EventSource, ...] = cast(
+    "tuple[EventSource, ...]",
+    (
+        flight_recorder,
+        nvidia_smi,
+        nvidia_smi_nvlink,
+        fabric_manager,
+        torchrun_error,
+        slurm,
+        kernel_log,
+        nccl_log,
+        job_log,
+    ),
+)

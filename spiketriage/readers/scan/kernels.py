@@ -6,6 +6,7 @@ This module never converts what it can compare as an integer, and never keeps th
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ Words = NDArray[Any]
 
 # A float32 dot product squares: above this its sum may overflow, below it its squares may vanish.
 _SAFE_LARGEST, _SAFE_SMALLEST = 1e15, 1e-15
+_UPPER = np.uint32(0xFFFF0000)
+_LOCAL = threading.local()
 _SCRATCH_WORDS = 1 << 16  # 256 KiB of float32 stay in the second-level cache
 
 
@@ -147,7 +150,32 @@ def _squares(words: Words, dtype: str, absmax: float) -> float:
     """Sum of squares; NaN or infinite if an element is."""
     if absmax != 0 and not _SAFE_SMALLEST < absmax < _SAFE_LARGEST:
         return sum(float(np.dot(part, part)) for part in _as(words, dtype, np.float64))
+    if dtype == "BF16":
+        return _squares_of_pairs(words)
     return sum(float(np.dot(part, part)) for part in _as(words, dtype, np.float32))
+
+
+def _squares_of_pairs(words: Words) -> float:
+    """Sum of squares of bf16: two of them lie in a 32-bit word, and each is a float32 with the lower half cleared."""
+    pairs = words[: words.size & ~1].view(np.uint32)
+    scratch = _scratch()
+    total = 0.0
+    for start in range(0, pairs.size, scratch.size):
+        part = pairs[start : start + scratch.size]
+        upper = np.bitwise_and(part, _UPPER, out=scratch[: part.size]).view(np.float32)
+        total += float(np.dot(upper, upper))
+        lower = np.left_shift(part, 16, out=scratch[: part.size]).view(np.float32)
+        total += float(np.dot(lower, lower))
+    if words.size & 1:
+        total += float((words[-1:].astype(np.uint32) << 16).view(np.float32)[0]) ** 2
+    return total
+
+
+def _scratch() -> Words:
+    if not hasattr(_LOCAL, "scratch"):
+        _LOCAL.scratch = np.empty(_SCRATCH_WORDS, dtype=np.uint32)
+    scratch: Words = _LOCAL.scratch
+    return scratch
 
 
 def _as(words: Words, dtype: str, wanted: type[np.floating[Any]]) -> Any:

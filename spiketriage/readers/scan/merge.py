@@ -43,7 +43,7 @@ def file_digests(facts: Iterable[PieceFacts]) -> list[FileDigest]:
             pieces=tuple(one.digest.hex() for one in pieces),
         )
         for path, pieces in by_path.items()
-        if not any(one.problem for one in pieces)
+        if not any(one.problem or not one.digest for one in pieces)
     ]
 
 

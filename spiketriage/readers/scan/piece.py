@@ -41,7 +41,7 @@ class Vouched:
 class Piece:
     """What to read: the bytes `start` to `end` of `path`, with the spans and ranges that reach into them.
 
-    An element belongs to the piece in which its first byte lies.
+    An element belongs to the piece in which its first byte lies. Without `is_digested` there is no digest.
     """
 
     path: str
@@ -50,6 +50,7 @@ class Piece:
     spans: tuple[Span, ...] = ()
     vouched: tuple[Vouched, ...] = ()
     is_full: bool = False
+    is_digested: bool = True
     algorithm: str = ""
 
 
@@ -93,7 +94,8 @@ def scan_piece(piece: Piece) -> PieceFacts:
         handle = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for at, chunk in _chunks(handle, piece.start, piece.end):
-                state.update(chunk)
+                if piece.is_digested:
+                    state.update(chunk)
                 if other is not None:
                     other.update(chunk)
                 checks.take(at, chunk)
@@ -110,7 +112,7 @@ def scan_piece(piece: Piece) -> PieceFacts:
         path=piece.path,
         start=piece.start,
         num_bytes=at - piece.start,
-        digest=state.digest(),
+        digest=state.digest() if piece.is_digested else b"",
         other=other.hexdigest() if other is not None else "",
         crcs=checks.done(),
         counted=counts.done(),

@@ -6,7 +6,7 @@ This module never reads a byte.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
@@ -43,14 +43,15 @@ class Plan:
     extra: tuple[Piece, ...]
 
 
-def plan(files: Iterable[FilePlan], *, is_full: bool) -> Plan:
+def plan(files: Iterable[FilePlan], *, is_full: bool, is_digested: bool = True) -> Plan:
     """The pieces of all files, in order of file and offset."""
     pieces: list[Piece] = []
     extra: list[Piece] = []
     for file in files:
         spans, crossing = _apart(file.spans)
         vouched, doubled = _apart(file.vouched)
-        pieces += _pieces(file, spans, vouched, is_full=is_full)
+        whole = _pieces(file, spans, vouched, is_full=is_full)
+        pieces += whole if is_digested else (replace(piece, is_digested=False) for piece in whole)
         extra += [_span_alone(file.path, one, is_full=is_full) for one in crossing]
         extra += [Piece(path=file.path, start=one.start, end=one.end, vouched=(one,)) for one in doubled]
     return Plan(pieces=tuple(pieces), extra=tuple(extra))
@@ -91,4 +92,4 @@ def _by_piece(ranges: Iterable[R], length: int, num_pieces: int) -> list[list[R]
 
 
 def _span_alone(path: str, one: Span, *, is_full: bool) -> Piece:
-    return Piece(path=path, start=one.start, end=one.end, spans=(one,), is_full=is_full)
+    return Piece(path=path, start=one.start, end=one.end, spans=(one,), is_full=is_full, is_digested=False)

@@ -29,14 +29,16 @@ def digest_files(paths: Iterable[Path], *, executor: Executor | None = None) -> 
     return tuple(found.get(one.path, nothing[one.path]) for one in plans)
 
 
-def measure(facts: CheckpointFacts, *, is_full: bool, executor: Executor | None = None) -> Measurement:
+def measure(
+    facts: CheckpointFacts, *, is_full: bool, is_digested: bool = True, executor: Executor | None = None
+) -> Measurement:
     """Read every byte of a checkpoint once: digests, vouched ranges, counts over its tensors.
 
     A quick scan (`is_full` False) counts nonfinite elements and finds the largest; a full one adds norm, zeros,
-    negatives and FP8 saturation.
+    negatives and FP8 saturation. Digests are of use only where they can be compared with something.
     """
     work = work_of(facts)
-    cut = plan(work.files.values(), is_full=is_full)
+    cut = plan(work.files.values(), is_full=is_full, is_digested=is_digested)
     pieces = _run((*cut.pieces, *cut.extra), executor)
     whole = pieces[: len(cut.pieces)]
     problems = [*work.problems, *dict.fromkeys(one.problem for one in pieces if one.problem)]

@@ -10,6 +10,31 @@ from typing import Protocol, cast
 
 from spiketriage.facts import LogFacts
 from spiketriage.readers.look import Format
+from spiketriage.readers.telemetry import (
+    composer_stdout,
+    csv_file,
+    deepspeed_csv,
+    deepspeed_stdout,
+    hf_stdout,
+    hf_trainer_state,
+    jsonl,
+    lightning_csv,
+    litgpt_stdout,
+    llmc_log,
+    megatron_reruns,
+    megatron_stdout,
+    mlflow_store,
+    modded_nanogpt,
+    nanogpt_stdout,
+    nanotron_stdout,
+    olmo_metrics,
+    olmo_stdout,
+    tensorboard,
+    torchtitan_golden,
+    torchtitan_stdout,
+    trackio_store,
+    wandb_file,
+)
 from spiketriage.readers.telemetry.names import Names
 
 
@@ -25,4 +50,31 @@ class LogFormat(Format, Protocol):
         ...
 
 
-FORMATS: tuple[LogFormat, ...] = cast("tuple[LogFormat, ...]", ())
+FORMATS: tuple[LogFormat, ...] = cast(
+    "tuple[LogFormat, ...]",
+    (
+        tensorboard,
+        wandb_file,
+        hf_trainer_state,
+        mlflow_store,
+        trackio_store,
+        lightning_csv,
+        deepspeed_csv,
+        olmo_metrics,
+        megatron_reruns,
+        llmc_log,
+        megatron_stdout,
+        torchtitan_stdout,
+        nanotron_stdout,
+        olmo_stdout,
+        composer_stdout,
+        modded_nanogpt,
+        nanogpt_stdout,
+        litgpt_stdout,
+        hf_stdout,
+        torchtitan_golden,
+        deepspeed_stdout,
+        jsonl,
+        csv_file,
+    ),
+)

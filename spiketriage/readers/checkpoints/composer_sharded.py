@@ -1,0 +1,34 @@
+"""A sharded checkpoint of MosaicML Composer: a torch DCP folder named `ep{E}-ba{B}`.
+
+This module never believes the `latest` link beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from spiketriage.facts import CheckpointFacts
+from spiketriage.readers.checkpoints import dcp
+from spiketriage.readers.checkpoints.folder import stored_files
+from spiketriage.readers.look import Look
+
+NAME = "composer-sharded"
+TELLS = "What torch DCP tells, with the timestamp, schedulers, dataset state and RNG that Composer stores."
+CANNOT = "Read from Composer's source, not from a real checkpoint; the world size is a lower bound."
+_FOLDER = re.compile(r"ep\d+-ba\d+\Z")
+
+
+def claims(seen: Look) -> float:
+    """How sure this is a folder that Composer sharded."""
+    return 0.93 if _FOLDER.match(seen.path.name) and dcp.claims(seen) else 0.0
+
+
+def read(path: Path) -> CheckpointFacts:
+    """The checkpoint in folder `path`.
+
+    Raises:
+        EvidenceError: it cannot be read, or holds nothing of DCP.
+    """
+    files = stored_files(path)
+    return dcp.facts(path, NAME, dcp.read_part(path, files), files)

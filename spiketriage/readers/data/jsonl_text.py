@@ -1,0 +1,158 @@
+"""Reads corpora of one JSON object a line: text, messages or token ids, found by one scan for line ends.
+
+This module never unpacks a compressed corpus and never keeps more of it than one line.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
+from spiketriage.facts import DataFacts, Integers
+from spiketriage.readers.data import disk
+from spiketriage.readers.data.borders import Borders, Stream, borders
+from spiketriage.readers.data.text_fields import FIELDS, tokens_of
+from spiketriage.readers.json_file import parse_object
+from spiketriage.readers.look import LFS_HEAD, Look
+
+NAME = "jsonl-text"
+TELLS = "Every document's place and text, a torn last line, and lines that a damaged disk filled with zeros."
+CANNOT = "The tokens behind the text, the order in which a run read the lines, or anything inside a compressed file."
+
+SUFFIXES = (".jsonl", ".ndjson", ".json")
+PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+FIELD = re.compile(rb'"(?:' + "|".join(FIELDS).encode() + rb')"\s*:\s*["\[]')
+METRIC = re.compile(rb'"(?:loss|step|lr|learning_rate|grad_norm)"\s*:\s*-?[\d.NI]')
+
+
+def claims(seen: Look) -> float:
+    """A first line that is an object with a text, messages or token ids, or a compressed file named as one."""
+    if not seen.is_folder:
+        return _claim(seen.path.name.lower(), seen.head)
+    first = next((name for name in seen.names if name.lower().endswith(SUFFIXES[:2])), None)
+    return 0.8 * _claim(first.lower(), disk.head_of(seen.path / first)) if first is not None else 0.0
+
+
+def _claim(name: str, head: bytes) -> float:
+    if _packing(head):
+        return 0.6 if any(f"{suffix}." in name for suffix in SUFFIXES[:2]) else 0.0
+    if head.startswith(LFS_HEAD) or not head:
+        return 0.2 if name.endswith(SUFFIXES[:2]) else 0.0
+    line, _, rest = head.lstrip().partition(b"\n")
+    if not line.startswith(b"{") or not FIELD.search(line) or METRIC.search(line):
+        return 0.0
+    if rest and not rest.lstrip().startswith(b"{"):
+        return 0.0
+    return 0.85 if name.endswith(SUFFIXES) else 0.6
+
+
+def read(path: Path) -> DataFacts:
+    """The corpus at `path`, a file or the files of a folder: its lines, and whether the first and last are whole.
+
+    Raises:
+        EvidenceError: no such file, or one that cannot be read.
+    """
+    parts = _parts(path)
+    root = path if disk.is_folder(path) else path.parent
+    packed = {part.name: packing for part in parts if (packing := _packing(disk.regular(part).head))}
+    plain = [part for part in parts if part.name not in packed]
+    closed = [f"{name} is compressed with {packing}: its lines are not read" for name, packing in packed.items()]
+    bytewise = "text counts by the bytes of its UTF-8, since the tokenizer is not known here"
+    return DataFacts(
+        format=NAME,
+        path=path,
+        files=disk.stored_files(root, parts),
+        num_documents=None if packed else sum(_open(part).num_items for part in plain),
+        num_tokens=None,
+        dtype="utf-8" if plain else "",
+        problems=tuple(problem for part in plain for problem in _problems(part)),
+        notes=(*closed, bytewise),
+    )
+
+
+def count(path: Path, /, *, eos: int | None = None) -> int:
+    """How many lines the corpus has; `eos` plays no part.
+
+    Raises:
+        EvidenceError: it cannot be read or is compressed.
+    """
+    return sum(_open(part).num_items for part in _parts(path))
+
+
+def document(path: Path, number: int, /) -> Integers:
+    """The UTF-8 bytes (or the token ids) of the document in one line.
+
+    Raises:
+        EvidenceError: there is no such line, or it holds no document.
+    """
+    return stored(path, number).tokens
+
+
+def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.StoredDocument:
+    """One line with its place, without its line end; `eos` plays no part.
+
+    Raises:
+        EvidenceError: there is no such line, or it holds no document.
+    """
+    parts = _parts(path)
+    lines = [_open(part) for part in parts]
+    where = disk.place(path, [one.num_items for one in lines], number)
+    return _line(parts[where.part], lines[where.part], where.number)
+
+
+def documents_of_step(path: Path, step: int, global_batch: int, sequence_length: int, /) -> tuple[int, ...]:
+    """Never known: a corpus of text does not hold the order in which a loader tokenized, packed and shuffled it.
+
+    Raises:
+        RefusedError: always.
+    """
+    missing = "a corpus of text does not say which lines a step read: the loader tokenizes, packs and shuffles them"
+    raise RefusedError(f"{path}: {missing}", hint="give the index of the tokenized data set")
+
+
+def _packing(head: bytes) -> str:
+    return next((name for magic, name in PACKED.items() if head.startswith(magic)), "")
+
+
+def _parts(path: Path) -> tuple[Path, ...]:
+    parts = disk.parts_of(path, SUFFIXES[:2])
+    if not parts:
+        raise EvidenceError(f"{path}: holds no file of lines of JSON (.jsonl or .ndjson)")
+    return parts
+
+
+def _open(path: Path) -> Borders:
+    seen = disk.regular(path)
+    if packing := _packing(seen.head):
+        raise EvidenceError(f"{path}: is compressed with {packing}, which is not read", hint="unpack a copy of it")
+    end, newline = seen.size_bytes, ord("\n")
+    return borders(Stream(path=path, start=0, end=end, dtype="|u1", separator=newline, may_open=False, forbidden=0))
+
+
+def _line(path: Path, lines: Borders, number: int) -> disk.StoredDocument:
+    start, where = lines.start_of(number), f"line {number + 1}"
+    data = disk.read_range(path, start, lines.start_of(number + 1), where).removesuffix(b"\n")
+    try:
+        tokens = tokens_of(parse_object(path, data))
+    except CorruptFileError as error:
+        raise EvidenceError(f"{error.message} ({where}, byte {start})", hint=error.hint) from error
+    if tokens is None:
+        raise CorruptFileError(path, where, expected=f"one of the fields {', '.join(FIELDS)}", seen="none of them")
+    return disk.document_of(path.name, start, data, tokens)
+
+
+def _problems(path: Path) -> list[str]:
+    lines = _open(path)
+    if not lines.num_items:
+        return [f"{path.name}: is empty, expected lines of JSON"]
+    found: list[str] = []
+    for number in sorted({0, lines.num_items - 1}):
+        try:
+            _line(path, lines, number)
+        except EvidenceError as error:
+            torn = " (no line end follows: the line is torn)" if number and not lines.closed else ""
+            found.append(f"{error.message}{torn}")
+    if lines.first_forbidden is not None:
+        found.append(f"{path.name}: byte {lines.first_forbidden} is zero, which text never holds: a page was lost")
+    return found

@@ -1,0 +1,149 @@
+"""Megatron's order of samples, from the index files that it caches: consumed samples to shuffled samples to sequences.
+
+This module never recomputes a shuffle: its seed and epochs are in the run's arguments, not in the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
+from spiketriage.facts import Integers
+from spiketriage.readers.data.disk import read_range, regular
+from spiketriage.readers.data.npy_file import NpyArray, as_rows, read_npy
+from spiketriage.readers.json_file import parse_object
+from spiketriage.readers.look import look
+
+SPLIT = "train"
+KINDS = ("document_index", "sample_index", "shuffle_index")
+MAX_DESCRIPTION_BYTES = 1 << 20
+MAX_SEQUENCES = 1 << 22  # of one step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cache:
+    """The three index files of one cache, and the sequence length that its description states (None: unstated)."""
+
+    name: str
+    document_index: Path
+    sample_index: Path
+    shuffle_index: Path
+    sequence_length: int | None
+    dataset: str
+    split: str
+
+
+def samples_of_step(step: int, global_batch: int) -> range:
+    """The samples that step `step` (the first is 1) consumes, counted from 0.
+
+    Raises:
+        RefusedError: a step or batch below 1.
+    """
+    if step < 1 or global_batch < 1:
+        raise RefusedError(f"step {step} with a global batch of {global_batch}: both start at 1")
+    return range((step - 1) * global_batch, step * global_batch)
+
+
+def sequences_of_samples(index_path: Path, samples: range, sequence_length: int, caches: Path | None) -> Integers:
+    """The sequences of the set that `samples` touch, in order of use.
+
+    Raises:
+        RefusedError: no cache fits, several do, or it ends before these samples.
+        EvidenceError: a cache is damaged.
+    """
+    cache = _fitting(index_path, sequence_length, caches)
+    shuffle, order = read_npy(cache.shuffle_index), read_npy(cache.document_index)
+    starts = read_npy(cache.sample_index)
+    if len(starts.shape) != 2 or starts.shape[1] != 2 or len(shuffle.shape) != 1 or len(order.shape) != 1:
+        seen = f"{starts.shape}, {shuffle.shape} and {order.shape}"
+        raise CorruptFileError(cache.sample_index, "shape", expected="(n + 1, 2), (n,) and (m,)", seen=seen)
+    if samples.stop > shuffle.shape[0]:
+        wanted = f"samples {samples.start} to {samples.stop - 1} are wanted, the cache holds {shuffle.shape[0]}"
+        raise RefusedError(f"{cache.shuffle_index}: {wanted}", hint="give the cache of the run that made this step")
+    picked = shuffle.rows(samples.start, samples.stop)
+    found = [_sequences_of(order, starts, int(sample)) for sample in picked]
+    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+
+def _sequences_of(order: NpyArray, starts: NpyArray, sample: int) -> Integers:
+    if not 0 <= sample < starts.shape[0] - 1:
+        expected = f"a sample below {starts.shape[0] - 1}"
+        raise CorruptFileError(starts.path, "sample", expected=expected, seen=sample)
+    rows = as_rows(starts.rows(sample, sample + 2), 2)
+    first, last = int(rows[0, 0]), int(rows[1, 0])
+    if not 0 <= first <= last < order.shape[0] or last - first > MAX_SEQUENCES:
+        expected = f"places in order within {order.shape[0]}"
+        raise CorruptFileError(starts.path, f"sample {sample}", expected=expected, seen=f"{first} to {last}")
+    return order.rows(first, last + 1)
+
+
+def _fitting(index_path: Path, sequence_length: int, caches: Path | None) -> _Cache:
+    prefix = index_path.with_suffix("")
+    places = [caches] if caches is not None else _usual_places(prefix)
+    found = [cache for folder in places for cache in _caches_in(folder)]
+    hint = "give the folder of --data-cache-path, or of <prefix>/cache/GPTDataset_indices"
+    looked = ", ".join(str(place) for place in places)
+    if not found:
+        missing = "*-document_index.npy, *-sample_index.npy and *-shuffle_index.npy"
+        raise RefusedError(f"{index_path}: the order of samples needs {missing}; none in {looked}", hint=hint)
+    own = [c for c in found if c.split == SPLIT and c.dataset in ("", prefix.name)]
+    fitting = [c for c in own if c.sequence_length in (None, sequence_length)]
+    if not fitting:
+        seen = ", ".join(f"{c.name} ({c.dataset}, {c.split}, length {c.sequence_length})" for c in found[:4])
+        wanted = f"the training split of {prefix.name} with sequence length {sequence_length}"
+        raise RefusedError(f"{index_path}: no cache is of {wanted}; found {seen}", hint=hint)
+    if len(fitting) > 1:
+        names = ", ".join(cache.name for cache in fitting[:4])
+        raise RefusedError(f"{index_path}: {len(fitting)} caches fit ({names})", hint="leave only the run's own there")
+    return fitting[0]
+
+
+def _usual_places(prefix: Path) -> list[Path]:
+    """Where Megatron caches by default, then the folders that people give."""
+    usual = [prefix / "cache" / "GPTDataset_indices", prefix.parent / "cache", prefix.parent / "cache_indices"]
+    return [*usual, prefix.parent / "index_cache", prefix.parent]
+
+
+def _caches_in(folder: Path) -> list[_Cache]:
+    """Whole caches of a folder.
+
+    Raises:
+        RefusedError: the folder also holds the order of a blend, which permutes the samples again.
+    """
+    try:
+        seen = look(folder)
+    except EvidenceError:
+        return []
+    names = set(seen.names)
+    if any(name.endswith("dataset_sample_index.npy") for name in names):
+        blend = "holds the cached order of a blend of several sets, in which a step is not a range of one set's samples"
+        raise RefusedError(f"{folder}: {blend}")
+    ends = f"{KINDS[0]}.npy"
+    bases = sorted(name.removesuffix(ends) for name in names if name.endswith(ends))
+    return [_cache(folder, base) for base in bases if all(f"{base}{kind}.npy" in names for kind in KINDS)]
+
+
+def _cache(folder: Path, base: str) -> _Cache:
+    described = _description(folder / f"{base}description.txt")
+    length, dataset = described.get("sequence_length"), described.get("dataset_path")
+    split = described.get("index_split")
+    return _Cache(
+        name=base.rstrip("-_") or folder.name,
+        document_index=folder / f"{base}document_index.npy",
+        sample_index=folder / f"{base}sample_index.npy",
+        shuffle_index=folder / f"{base}shuffle_index.npy",
+        sequence_length=length if isinstance(length, int) else None,
+        dataset=Path(dataset).name if isinstance(dataset, str) else "",
+        split=split if isinstance(split, str) else SPLIT if "valid" not in base and "test" not in base else "other",
+    )
+
+
+def _description(path: Path) -> dict[str, object]:
+    try:
+        size_bytes = min(regular(path).size_bytes, MAX_DESCRIPTION_BYTES)
+        return parse_object(path, read_range(path, 0, size_bytes, "text"))
+    except EvidenceError:
+        return {}  # a cache without its description is still a cache; its name then tells the split

@@ -1,0 +1,95 @@
+"""Reads the log of NVIDIA's fabric manager: what it reports of NVSwitches, links and partitions.
+
+This module never interprets an NVSwitch error number beyond what the line itself says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from spiketriage.facts import Event, EventFacts, Severity
+from spiketriage.readers.events.pci import ADDRESS, pci_device
+from spiketriage.readers.events.text_lines import TextLine, head_lines, integer, scan, short
+from spiketriage.readers.look import Look
+
+NAME = "fabric-manager"
+TELLS = "Errors and warnings of NVSwitches and NVLinks, with switch, port and error number."
+CANNOT = "Say which ranks used a switch; its stamps name no time zone."
+_LINE = re.compile(
+    r"\[([A-Z][a-z]{2} [ \d]\d \d{4} \d\d:\d\d:\d\d)\] \[([A-Z]{3,10})\] (?:\[tid (\d{1,10})\] )?(.*)", re.S
+)
+_NUMBER = re.compile(r"(?:SXid|error) (\d{1,10})\b")
+_DEVICE = re.compile(rf"pci bus id ({ADDRESS})", re.I)
+_SEVERITIES: Mapping[str, Severity] = {
+    "WARNING": "warning",
+    "WARN": "warning",
+    "ERROR": "error",
+    "CRITICAL": "fatal",
+    "FATAL": "fatal",
+}
+
+
+class FabricScanner:
+    """Keeps what is worse than INFO and counts the rest."""
+
+    def __init__(self) -> None:
+        self._levels: Counter[str] = Counter()
+
+    def feed(self, line: TextLine, /) -> Iterator[Event]:
+        """The event of a line above INFO."""
+        told = _LINE.match(line.text)
+        if told is None:
+            return
+        known = told[2] in _SEVERITIES or told[2] in ("INFO", "DEBUG", "NOTICE")
+        self._levels[told[2] if known else "other"] += 1
+        if told[2] not in _SEVERITIES:
+            return
+        message, number, device = told[4], _NUMBER.search(told[4]), _DEVICE.search(told[4])
+        fatal = re.search(r"(?<!non-)\bfatal\b", message[:4096], re.I) is not None
+        yield Event(
+            kind="nvswitch-error" if "NVSwitch" in message else "fabric-manager",
+            severity="fatal" if fatal else _SEVERITIES[told[2]],
+            sentence=short(f"fabric manager: {message}"),
+            source=line.source,
+            line=line.number,
+            at=told[1],
+            device=pci_device(device[1]) if device else "",
+            code=integer(number[1]) if number else None,
+        )
+
+    def finish(self, events: list[Event], /) -> list[Event]:
+        """Nothing depends on the end of the log."""
+        return events
+
+    def identity(self) -> Mapping[str, str]:
+        """How many lines of each level there are."""
+        return {f"num_{level.lower()}": str(count) for level, count in sorted(self._levels.items())}
+
+    def problems(self) -> tuple[str, ...]:
+        """A file without a single line of the format."""
+        return () if self._levels else ("expected lines '[Feb 27 2025 15:10:02] [ERROR] …', found none",)
+
+    def notes(self) -> tuple[str, ...]:
+        """That its stamps are no points in time."""
+        return ("the fabric manager's stamps name no time zone, so no UNIX time",)
+
+
+def claims(look: Look, /) -> float:
+    """Sure where several lines have stamp, level and thread id."""
+    lines = head_lines(look)
+    found = [told for text in lines if (told := _LINE.match(text))]
+    if not found:
+        return 0.3 if lines and "fabricmanager" in look.path.name else 0.0
+    return 0.95 if any(told[3] for told in found) else 0.7
+
+
+def read(path: Path, /) -> EventFacts:
+    """Every warning and error.
+
+    Raises:
+        EvidenceError: it cannot be read.
+    """
+    return scan(path, NAME, (FabricScanner(),))

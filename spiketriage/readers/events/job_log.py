@@ -1,0 +1,42 @@
+"""Reads the output of a job for everything that its launcher, scheduler, NCCL and kernel left in it, in one pass.
+
+This module never reads metrics: that is what the telemetry formats are for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spiketriage.facts import EventFacts
+from spiketriage.readers.events import kernel_log, nccl_log, slurm, torchrun_error
+from spiketriage.readers.events.text_lines import Scanner, head_lines, scan
+from spiketriage.readers.look import Look
+
+NAME = "job-log"
+TELLS = "Whatever NCCL, PyTorch's watchdog, torchrun, Slurm and the kernel wrote into a job's own output."
+CANNOT = "Tell one process's lines from another's where a launcher mixed them without a prefix."
+_SUFFIXES = (".log", ".out", ".err", ".txt")
+
+
+def claims(look: Look, /) -> float:
+    """Never more than possible: any text can be a job's output."""
+    lines = head_lines(look)
+    if not lines or b"\0" in look.head:
+        return 0.0
+    return 0.2 if look.path.suffix in _SUFFIXES or "slurm-" in look.path.name else 0.05
+
+
+def read(path: Path, /) -> EventFacts:
+    """Every event of every kind of line.
+
+    Raises:
+        EvidenceError: it cannot be read.
+    """
+    source = path.name
+    told: tuple[Scanner, ...] = (
+        *nccl_log.scanners(source),
+        *torchrun_error.scanners(),
+        *slurm.scanners(),
+        *kernel_log.scanners(source),
+    )
+    return scan(path, NAME, told)

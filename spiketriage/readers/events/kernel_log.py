@@ -1,0 +1,133 @@
+"""Reads kernel logs (dmesg, journalctl as text or JSON, syslog) for what befell GPUs, processes, PCIe and memory.
+
+This module never decides which training rank a device belongs to: the kernel does not know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from spiketriage.facts import Event, EventFacts
+from spiketriage.readers.events.kernel_rules import RULES, Finding, fallen, finding
+from spiketriage.readers.events.kernel_stamp import JOURNAL_MARK, KernelLine, kernel_line
+from spiketriage.readers.events.pci import ADDRESS, pci_device
+from spiketriage.readers.events.text_lines import TextLine, head_lines, scan, short
+from spiketriage.readers.look import Look
+
+NAME = "kernel-log"
+TELLS = "Xid and SXid errors with their documented meaning, GPUs off the bus, OOM kills, crashes, PCIe and MCE errors."
+CANNOT = "Say which rank a device belonged to; relative and ctime stamps name no time zone."
+MAX_PROBLEMS = 20
+MAX_MESSAGE = 8192  # the kernel itself cuts a message at about 1,000 characters
+_MULTILINE = 5  # lines over which the driver spreads 'GPU … installed in this system has fallen off the bus'
+_NEEDLES = (*RULES, "NVRM", JOURNAL_MARK)  # a line without any of these is not worth taking apart
+_NAMED_GPU = re.compile(rf"NVRM: The NVIDIA GPU (?:PCI:)?({ADDRESS})")
+_UUID = re.compile(rf"NVRM: GPU at (?:PCI:)?({ADDRESS}): (GPU-[0-9a-fA-F-]{{36}})")
+
+
+class KernelScanner:
+    """Finds events in kernel messages."""
+
+    def __init__(self, *, source: str) -> None:
+        self._source = source
+        self._named: str = ""
+        self._named_on = -_MULTILINE
+        self._uuids: dict[str, str] = {}
+        self._unread: list[str] = []
+        self._num_zoneless = 0
+
+    def feed(self, line: TextLine, /) -> Iterator[Event]:
+        """The event of this line, if it reports one."""
+        if not any(needle in line.text for needle in _NEEDLES):
+            return
+        told = kernel_line(line.text)
+        message = told.message[:MAX_MESSAGE]
+        if "NVRM" in message:
+            self._remember(message, line.number)
+        found = finding(message) or self._multiline(message, line.number)
+        if found is not None:
+            self._num_zoneless += told.time_s is None
+            yield _event(found, told, line)
+        elif "NVRM: Xid" in message and len(self._unread) < MAX_PROBLEMS:
+            self._unread.append(
+                f"{self._source} line {line.number}: expected an Xid and its device, found {short(message)}"
+            )
+
+    def _remember(self, message: str, number: int) -> None:
+        if named := _NAMED_GPU.search(message):
+            self._named, self._named_on = pci_device(named[1]), number
+        if (uuid := _UUID.search(message)) and len(self._uuids) < 1024:
+            self._uuids[f"uuid of GPU {pci_device(uuid[1])}"] = uuid[2]
+
+    def _multiline(self, message: str, number: int) -> Finding | None:
+        if "fallen off the bus" not in message:
+            return None
+        return fallen(self._named if number - self._named_on <= _MULTILINE else "")
+
+    def finish(self, events: list[Event], /) -> list[Event]:
+        """Nothing of a kernel log depends on its end."""
+        return events
+
+    def identity(self) -> Mapping[str, str]:
+        """The UUIDs of the GPUs by their address."""
+        return self._uuids
+
+    def problems(self) -> tuple[str, ...]:
+        """The Xid lines that could not be read."""
+        return tuple(self._unread)
+
+    def notes(self) -> tuple[str, ...]:
+        """That stamps without a zone are no points in time."""
+        zoneless = f"{self._source}: {self._num_zoneless} events have a stamp without a time zone, so no UNIX time"
+        return (zoneless,) if self._num_zoneless else ()
+
+
+def _event(found: Finding, told: KernelLine, line: TextLine) -> Event:
+    return Event(
+        kind=found.kind,
+        severity=found.severity,
+        sentence=found.sentence,
+        source=line.source,
+        line=line.number,
+        at=told.at,
+        time_s=told.time_s,
+        host=told.host,
+        device=found.device,
+        code=found.code,
+    )
+
+
+def claims(look: Look, /) -> float:
+    """Sure of driver messages and journal entries, convinced by the kernel's stamps."""
+    lines = head_lines(look)
+    told = [kernel_line(text) for text in lines]
+    if any("NVRM: " in one.message and one.stamped for one in told):
+        return 0.95
+    if any(JOURNAL_MARK in text and text.startswith("{") for text in lines):
+        return 0.95
+    stamped = sum(one.stamped and _is_kernel(text) for one, text in zip(told, lines, strict=True))
+    if stamped and stamped * 2 >= len(lines):
+        return 0.8
+    if any(finding(one.message) is not None for one in told):
+        return 0.6
+    return 0.3 if lines and re.search(r"dmesg|kern\.log|journal|syslog", look.path.name) else 0.0
+
+
+def _is_kernel(text: str) -> bool:
+    return re.match(r"\[\s*\d{1,10}\.\d{6}\] |kern\s*:|\[[A-Z][a-z]{2} [A-Z]", text) is not None or " kernel: " in text
+
+
+def scanners(source: str) -> Iterable[KernelScanner]:
+    """What has to see the lines of a kernel log."""
+    return (KernelScanner(source=source),)
+
+
+def read(path: Path, /) -> EventFacts:
+    """Every event of the log.
+
+    Raises:
+        EvidenceError: it cannot be read.
+    """
+    return scan(path, NAME, scanners(path.name), notes=("the kernel does not know ranks: match devices instead",))

@@ -1,0 +1,87 @@
+"""Takes the time, the host and the prefix off a line of dmesg, journalctl or syslog.
+
+This module never assumes a time zone: only a stamp that names one becomes UNIX time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+_LEVEL = re.compile(r"\s*(?:kern|user|daemon|syslog|auth|local\d)\s*:\s*\w+\s*:\s*")
+_BRACKET = re.compile(r"\[\s*(\d{1,10}\.\d{1,9}|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\]\s?")
+_ISO = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)\s")
+_SYSLOG = re.compile(r"([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)\s")
+_ORIGIN = re.compile(r"(\S{1,255})\s+kernel:\s?")
+JOURNAL_MARK = '"__REALTIME_TIMESTAMP"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLine:
+    """A kernel message with where and when it was written; `stamped` if the line had a stamp of one of the styles."""
+
+    message: str
+    at: str = ""
+    time_s: float | None = None
+    host: str = ""
+    stamped: bool = False
+
+
+def iso_time_s(written: str) -> float | None:
+    """UNIX time of an ISO 8601 stamp (with a point or a comma) that names its zone; else None."""
+    told = re.fullmatch(r"(.{19})(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)", written)
+    if told is None:
+        return None
+    zone = "+0000" if told[3] == "Z" else told[3].replace(":", "")
+    try:
+        whole = datetime.strptime(told[1].replace(" ", "T") + zone, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return whole + float(f"0.{told[2] or 0}")
+
+
+def kernel_line(text: str) -> KernelLine:
+    """`text` taken apart; what is not recognised stays in the message."""
+    if text.startswith("{") and JOURNAL_MARK in text:
+        return _journal(text)
+    rest, at, time_s, host = text, "", None, ""
+    if level := _LEVEL.match(rest):
+        rest = rest[level.end() :]
+    if stamp := _ISO.match(rest) or _SYSLOG.match(rest):
+        at, rest = stamp[1], rest[stamp.end() :]
+        time_s = iso_time_s(at)
+        if origin := _ORIGIN.match(rest):
+            host, rest = origin[1], rest[origin.end() :]
+    if bracket := _BRACKET.match(rest):
+        at, rest = at or bracket[1], rest[bracket.end() :]
+    return KernelLine(message=rest, at=at, time_s=time_s, host=host, stamped=bool(at or level))
+
+
+def _journal(text: str) -> KernelLine:
+    try:
+        entry = json.loads(text)
+    except (ValueError, RecursionError):
+        return KernelLine(message=text)
+    if not isinstance(entry, dict):
+        return KernelLine(message=text)
+    micros = str(entry.get("__REALTIME_TIMESTAMP"))
+    time_s = int(micros) / 1e6 if re.fullmatch(r"[0-9]{1,18}", micros) else None
+    host = entry.get("_HOSTNAME")
+    return KernelLine(
+        message=_message(entry.get("MESSAGE")),
+        at=micros if time_s is not None else "",
+        time_s=time_s,
+        host=host[:255] if isinstance(host, str) else "",
+        stamped=True,
+    )
+
+
+def _message(written: object) -> str:
+    """A journal's message: text, or a list of bytes where it is not UTF-8."""
+    if isinstance(written, str):
+        return written
+    if isinstance(written, list) and all(isinstance(byte, int) and 0 <= byte < 256 for byte in written):
+        return bytes(written).decode("utf-8", "replace")
+    return ""

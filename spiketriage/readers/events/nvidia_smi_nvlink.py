@@ -1,0 +1,122 @@
+"""Reads the text of `nvidia-smi nvlink` (-s: state and speed of each link; -e: its error counters).
+
+This module never runs nvidia-smi; without a baseline it cannot say when a link changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spiketriage.facts import Event, EventFacts, Severity
+from spiketriage.readers.events.text_lines import TextLine, head_lines, integer, scan, short
+from spiketriage.readers.look import Look
+
+NAME = "nvidia-smi-nvlink"
+TELLS = "State and speed of every NVLink of every GPU, and its error counters where -e was used."
+CANNOT = "Say when a link went down or what is at its other end."
+MAX_GPUS = 4096
+_GPU = re.compile(r"\s*GPU (\d{1,6}): (.{0,200}?) ?\(UUID: ([^)]{1,64})\)")
+_LINK = re.compile(r"\s*Link (\d{1,4}): (.{1,100})$")
+_SPEED = re.compile(r"([\d.]{1,12}) GB/s$")
+_ERRORS = re.compile(r"([A-Za-z ]*Errors?[A-Za-z ]*): (\S{1,40})$")
+
+
+@dataclass(slots=True)
+class _Gpu:
+    index: str
+    name: str
+    uuid: str
+    speeds: dict[str, str] = field(default_factory=dict)
+
+
+class NvlinkScanner:
+    """Follows which GPU the link lines belong to."""
+
+    def __init__(self, *, source: str) -> None:
+        self._source = source
+        self._gpus: list[_Gpu] = []
+        self._problems: list[str] = []
+
+    def feed(self, line: TextLine, /) -> Iterator[Event]:
+        """The event of a link that is down or counts errors."""
+        if (gpu := _GPU.match(line.text)) and len(self._gpus) < MAX_GPUS:
+            self._gpus.append(_Gpu(index=gpu[1], name=gpu[2], uuid=gpu[3]))
+        elif (link := _LINK.match(line.text)) and self._gpus:
+            yield from self._link(self._gpus[-1], link[1], link[2].strip(), line)
+
+    def _link(self, gpu: _Gpu, number: str, state: str, line: TextLine) -> Iterator[Event]:
+        device = f"gpu:{gpu.index}"
+        if speed := _SPEED.match(state):
+            gpu.speeds[number] = speed[1]
+        elif errors := _ERRORS.match(state):
+            count = integer(errors[2])
+            if count is None and errors[2] != "N/A" and len(self._problems) < MAX_GPUS:
+                self._problems.append(f"{self._source} line {line.number}: expected a count, found {errors[2]!r}")
+            if count:
+                told = f"NVLink {number} of GPU {gpu.index}: {count} {errors[1].strip()}"
+                yield self._event("nvlink-errors", "warning", told, device, line)
+        elif "inactive" in state.lower():
+            gpu.speeds[number] = "inactive"
+            yield self._event("nvlink-inactive", "error", f"NVLink {number} of GPU {gpu.index} is down", device, line)
+
+    def _event(self, kind: str, severity: Severity, sentence: str, device: str, line: TextLine) -> Event:
+        return Event(
+            kind=kind, severity=severity, sentence=sentence, source=line.source, line=line.number, device=device
+        )
+
+    def finish(self, events: list[Event], /) -> list[Event]:
+        """Add the GPUs that have fewer links than the others."""
+        usual = Counter(len(gpu.speeds) for gpu in self._gpus if gpu.speeds).most_common(1)
+        for gpu in self._gpus:
+            if usual and 0 < len(gpu.speeds) < usual[0][0]:
+                sentence = f"GPU {gpu.index} lists {len(gpu.speeds)} NVLinks where others list {usual[0][0]}"
+                events.append(
+                    Event(
+                        kind="nvlink-missing",
+                        severity="error",
+                        sentence=sentence,
+                        source=self._source,
+                        device=f"gpu:{gpu.index}",
+                    )
+                )
+        return events
+
+    def identity(self) -> Mapping[str, str]:
+        """Each GPU's name and UUID, and its links by speed in GB/s."""
+        told = {"num_gpus": str(len(self._gpus))}
+        for gpu in self._gpus:
+            speeds = Counter(gpu.speeds.values())
+            told[f"gpu:{gpu.index} name"] = gpu.name
+            told[f"gpu:{gpu.index} uuid"] = gpu.uuid
+            told[f"gpu:{gpu.index} links"] = short(", ".join(f"{count} x {speed}" for speed, count in speeds.items()))
+        return told
+
+    def problems(self) -> tuple[str, ...]:
+        """Counters that are no numbers, and a file without GPUs."""
+        none = () if self._gpus else (f"{self._source}: expected lines 'GPU n: name (UUID: …)', found none",)
+        return (*none, *self._problems)
+
+    def notes(self) -> tuple[str, ...]:
+        """Nothing beyond `CANNOT`."""
+        return ()
+
+
+def claims(look: Look, /) -> float:
+    """Sure of a GPU line that a link line follows."""
+    lines = head_lines(look)
+    if not lines or not _GPU.match(lines[0]):
+        return 0.0
+    return 0.95 if any(_LINK.match(text) for text in lines) else 0.3
+
+
+def read(path: Path, /) -> EventFacts:
+    """The links that are down, count errors, or are missing.
+
+    Raises:
+        EvidenceError: it cannot be read.
+    """
+    return scan(path, NAME, (NvlinkScanner(source=path.name),))

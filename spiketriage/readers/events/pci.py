@@ -1,0 +1,29 @@
+"""One spelling for the PCI address of a device, so that kernel, nvidia-smi and NCCL name the same GPU alike.
+
+This module never opens a file.
+"""
+
+from __future__ import annotations
+
+import re
+
+ADDRESS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+_PARTS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?")
+
+
+def pci_device(written: str) -> str:
+    """`domain:bus:device` in lower case (0000:9b:00), with `.function` where it is not 0; else as written."""
+    parts = _PARTS.fullmatch(written.strip().upper().removeprefix("PCI:"))
+    if parts is None:
+        return written.strip()
+    domain = int(parts[1] or "0", 16)
+    function = f".{parts[4]}" if parts[4] not in (None, "0") else ""
+    return f"{domain:04x}:{parts[2]}:{parts[3]}{function}".lower()
+
+
+def from_nccl(bus_id: str) -> str:
+    """NCCL's `busId`, which is the digits of an address without its separators (9b000 is 0000:9b:00.0)."""
+    if not re.fullmatch(r"[0-9a-fA-F]{1,12}", bus_id):
+        return bus_id
+    value = int(bus_id, 16)
+    return pci_device(f"{value >> 20:04x}:{value >> 12 & 0xFF:02x}:{value >> 4 & 0xFF:02x}.{value & 7}")

@@ -1,0 +1,178 @@
+"""The lines of a text log that somebody else wrote, and the events found in them, both bounded.
+
+This module never holds more than a piece of a line and never raises over what the text contains.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from spiketriage.errors import EvidenceError
+from spiketriage.facts import Event, EventFacts
+from spiketriage.readers.events.evidence_file import file_look
+from spiketriage.readers.look import Look
+
+MAX_LINE_BYTES = 64 << 10  # a longer line is read in pieces: the longest real one seen has 14,765 characters
+MAX_EVENTS = 100_000
+MAX_TEXT = 600
+MAX_INTEGER_DIGITS = 18  # more is no count of anything, but uninitialised memory
+ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+NUL = "\0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextLine:
+    """One line without its end, or one piece of a line that is too long; `source` is the file's name."""
+
+    number: int
+    text: str
+    source: str
+
+
+class Scanner(Protocol):
+    """Looks at the lines of a log one after the other."""
+
+    def feed(self, line: TextLine, /) -> Iterable[Event]:
+        """The events that this line completes."""
+        ...
+
+    def finish(self, events: list[Event], /) -> list[Event]:
+        """The events that stay, with what only the whole file could tell."""
+        ...
+
+    def identity(self) -> Mapping[str, str]:
+        """What the log says about where it was written."""
+        ...
+
+    def problems(self) -> tuple[str, ...]:
+        """A sentence for everything that could not be read."""
+        ...
+
+    def notes(self) -> tuple[str, ...]:
+        """A sentence for everything that the log cannot tell."""
+        ...
+
+
+@dataclass(slots=True)
+class Damage:
+    """What was wrong with the bytes of a text file."""
+
+    num_nul: int = 0
+    num_undecodable: int = 0
+    num_long: int = 0
+
+    def sentences(self, source: str) -> tuple[str, ...]:
+        """A sentence for each kind of damage."""
+        found = (
+            (self.num_nul, f"{source}: {self.num_nul} lines hold NUL bytes, as after a crash of the file's host"),
+            (self.num_undecodable, f"{source}: {self.num_undecodable} lines are not UTF-8; those bytes became �"),
+            (self.num_long, f"{source}: {self.num_long} lines are longer than {MAX_LINE_BYTES} bytes, read in pieces"),
+        )
+        return tuple(sentence for count, sentence in found if count)
+
+
+def lines(path: Path, damage: Damage) -> Iterator[TextLine]:
+    """Every line of `path`, ANSI sequences removed, split at carriage returns too.
+
+    Raises:
+        EvidenceError: it is no regular file, cannot be read, or is a Git-LFS pointer.
+    """
+    number, whole = 0, True
+    file_look(path)
+    try:
+        with path.open("rb") as stream:
+            while data := stream.readline(MAX_LINE_BYTES):
+                number += whole
+                if data == b"\n":
+                    whole = True
+                    continue
+                was_whole, whole = whole, data.endswith(b"\n")
+                damage.num_long += was_whole and not whole and len(data) == MAX_LINE_BYTES
+                for text in _clean(data, damage):
+                    yield TextLine(number=number, text=text, source=path.name)
+    except OSError as error:
+        raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _clean(data: bytes, damage: Damage) -> Iterator[str]:
+    text = data.decode("utf-8", "replace")
+    damage.num_undecodable += "�" in text and b"\xef\xbf\xbd" not in data
+    if NUL in text:
+        damage.num_nul += 1
+        text = text.replace(NUL, "")
+    if "\x1b" in text:
+        text = ANSI.sub("", text)
+    return (part for part in re.split(r"[\r\n]", text) if part)
+
+
+@dataclass(slots=True)
+class EventList:
+    """Events up to a bound, with a sentence for those beyond it."""
+
+    kept: list[Event] = field(default_factory=list)
+    num_dropped: int = 0
+
+    def add(self, event: Event) -> None:
+        """Keep `event` while there is room."""
+        if len(self.kept) < MAX_EVENTS:
+            self.kept.append(event)
+        else:
+            self.num_dropped += 1
+
+    def sentences(self, source: str) -> tuple[str, ...]:
+        """What a reader must know about events that were not kept."""
+        return (f"{source}: only the first {MAX_EVENTS} events are kept, {self.num_dropped} more were read",) * bool(
+            self.num_dropped
+        )
+
+
+def scan(path: Path, name: str, scanners: Iterable[Scanner], notes: tuple[str, ...] = ()) -> EventFacts:
+    """Show every line of `path` to every scanner.
+
+    Raises:
+        EvidenceError: the file cannot be read.
+    """
+    damage, found, told = Damage(), EventList(), tuple(scanners)
+    for line in lines(path, damage):
+        for scanner in told:
+            for event in scanner.feed(line):
+                found.add(event)
+    events = found.kept
+    for scanner in told:
+        events = scanner.finish(events)
+    return EventFacts(
+        format=name,
+        path=path,
+        events=tuple(events),
+        identity={key: value for scanner in told for key, value in scanner.identity().items()},
+        problems=(
+            *damage.sentences(path.name),
+            *found.sentences(path.name),
+            *(problem for scanner in told for problem in scanner.problems()),
+        ),
+        notes=(*notes, *(note for scanner in told for note in scanner.notes())),
+    )
+
+
+def head_lines(seen: Look) -> tuple[str, ...]:
+    """The lines in the first bytes of a file that could be text; none for a folder or a Git-LFS pointer."""
+    if seen.is_folder or seen.is_lfs_pointer:
+        return ()
+    return tuple(_clean(seen.head, Damage()))
+
+
+def integer(text: str | None) -> int | None:
+    """The number in `text`; None if it is none, or too large to count anything."""
+    if text is None or len(text) > MAX_INTEGER_DIGITS:
+        return None
+    return int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else None
+
+
+def short(text: str) -> str:
+    """`text` on one line, cut where a sentence would become unreadable."""
+    told = " ".join(text.split())
+    return told if len(told) <= MAX_TEXT else f"{told[:MAX_TEXT]}…"

@@ -1,0 +1,351 @@
+"""Loads a pickle into inert objects: plain containers and scalars stay, everything else becomes a `Stub`.
+
+This module never imports what a pickle names, never calls it, and never lets it take more memory than its size allows.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import pickle
+import resource
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType, NoneType
+from typing import Any, ClassVar
+
+from spiketriage.errors import CorruptFileError, EvidenceError
+
+MAX_BYTES = 1 << 30
+MAX_GLOBALS = 10_000
+MAX_NODES = 2_000_000
+MAX_DEPTH = 1000
+MAX_TUPLES = 8_000_000  # what a stack of 1.5 GB can hash when all of them are nested
+_STACK_BYTES_A_TUPLE = 192  # measured: about 100 on x86-64
+_FEW_TUPLES = 10_000
+_ALLOWANCE_BYTES = 64 << 20
+_MAX_ALLOWANCE_BYTES = 4 << 30
+_ALLOWANCE_A_BYTE = 60  # an empty dict and its memo slot take 80 bytes for two; 160,000 DCP chunks take 20 a byte
+_OLD_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+_LOCK = threading.Lock()
+
+
+class Stub:
+    """An inert stand-in for an object of a class that was never imported."""
+
+    __slots__ = ("args", "entries", "items", "kwargs", "state")
+    qualified: ClassVar[str] = ""
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    state: Any
+    items: Sequence[Any]
+    entries: Mapping[Any, Any]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Stub:
+        """Keep what the class would have been called with."""
+        self = object.__new__(cls)
+        self.args = args
+        self.kwargs = kwargs or _NOTHING
+        self.state = None
+        self.items = ()
+        self.entries = _NOTHING
+        return self
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if self.entries is _NOTHING:
+            self.entries = {}
+        self.entries[key] = value  # type: ignore[index]  # ours since the line above
+
+    def append(self, item: Any) -> None:
+        """Take one item of a list or set subclass."""
+        self.extend((item,))
+
+    add = append
+
+    def extend(self, items: Sequence[Any]) -> None:
+        """Take items of a list subclass."""
+        if not self.items:
+            self.items = []
+        self.items.extend(items)  # type: ignore[attr-defined]  # ours since the line above
+
+    def __repr__(self) -> str:
+        return f"<{self.qualified}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpickled:
+    """What a pickle holds, the names that it asked for in first-seen order, and where in the data it ended."""
+
+    value: Any
+    globals: tuple[str, ...]
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """A value that holds no others, and the keys and indices that lead to it; `...` stands for what was not walked."""
+
+    path: tuple[str, ...]
+    value: Any
+
+
+def load(
+    data: bytes | memoryview,
+    *,
+    where: object,
+    persistent: Callable[[Any], Any] | None = None,
+    rebuild: Mapping[str, Callable[..., Any]] | None = None,
+) -> Unpickled:
+    """The first pickle in `data`, which came from `where`.
+
+    `persistent` turns a persistent id into an object; `rebuild` maps qualified names to inert functions of ours.
+
+    Raises:
+        CorruptFileError: it is no pickle, is damaged, or wants more than an honest one of its size would.
+    """
+    data = bytes(data)
+    if len(data) > MAX_BYTES:
+        raise CorruptFileError(where, "pickle", expected=f"at most {MAX_BYTES} bytes", seen=len(data))
+    num_tuples = sum(map(data.count, (b"\x85", b"\x86", b"\x87", b"t")))  # an upper bound
+    if num_tuples > MAX_TUPLES:
+        raise CorruptFileError(where, "pickle", expected=f"at most {MAX_TUPLES} tuples", seen=num_tuples)
+    job = _Job(data, persistent, rebuild or {})
+    with _LOCK, _bounded(len(data), num_tuples * _STACK_BYTES_A_TUPLE):
+        # Hashing nested tuples recurses in C without a check: the stack must be as deep as they could be.
+        job.run_with_stack(num_tuples * _STACK_BYTES_A_TUPLE) if num_tuples > _FEW_TUPLES else job.run()
+    if job.error is not None:
+        error, job.error = job.error, None
+        if isinstance(error, EvidenceError):
+            raise error
+        seen = type(error).__name__ + (f": {error}"[:200] if str(error) else "")
+        raise CorruptFileError(where, "pickle", expected="an intact pickle", seen=seen) from None
+    return Unpickled(value=job.value, globals=tuple(job.names), end=job.end)
+
+
+def attribute(value: object, name: str, default: Any = None) -> Any:
+    """What `name` is in the state of a stub (a dict, or a pair of dict and slots) or in a mapping."""
+    if isinstance(value, Stub):
+        for part in value.state if type(value.state) is tuple else (value.state,):
+            if isinstance(part, Mapping) and name in part:
+                return part[name]
+        return default
+    return value.get(name, default) if isinstance(value, Mapping) else default
+
+
+def children(value: Any) -> Iterator[tuple[str, Any]]:
+    """The keys and values right below a container or a stub; nothing for everything else."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield key_text(key), item
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield str(number), item
+    elif isinstance(value, Stub):
+        pair = type(value.state) is tuple and len(value.state) == 2  # dict and slots, or another state altogether
+        parts = value.state if pair and all(isinstance(part, (Mapping, NoneType)) for part in value.state) else None
+        for part in (value.state,) if parts is None else parts:
+            if isinstance(part, Mapping):
+                yield from children(part)
+            elif part is not None:
+                yield "state", part
+        yield from children(value.entries)
+        yield from children(value.items)
+
+
+def key_text(key: object) -> str:
+    """A mapping's key as a person would write it; a key that is no scalar by its type alone."""
+    if isinstance(key, str):
+        return key if key.isascii() else key.encode("utf-8", "backslashreplace").decode()  # lone surrogates print badly
+    small = isinstance(key, int) and -(1 << 64) < key < 1 << 64  # the text of a huge one is refused by the language
+    return str(key) if small or isinstance(key, float) else f"<{type(key).__name__}>"
+
+
+def walk(
+    value: Any, *, max_nodes: int = MAX_NODES, whole: Callable[[Any], bool] = lambda value: False
+) -> Iterator[Leaf]:
+    """Every leaf below `value`, depth first in stored order; what is `whole` is a leaf too.
+
+    A cycle, what lies deeper than `MAX_DEPTH`, and all that follows `max_nodes` are one leaf `...` each.
+    """
+    path: list[str] = []
+    opened: list[int] = []
+    above: set[int] = set()
+    stack: list[Iterator[tuple[str, Any]]] = [iter((("", value),))]
+    for _ in range(max_nodes):
+        pair = next(stack[-1], None)
+        while pair is None:
+            stack.pop()
+            if not stack:
+                return
+            above.discard(opened.pop())
+            path.pop()
+            pair = next(stack[-1], None)
+        key, item = pair
+        closed = id(item) in above or len(path) > MAX_DEPTH or whole(item)
+        first = None if closed else next(children(item), None)
+        if first is not None:
+            stack.append(children(item))
+            path.append(key)
+            opened.append(id(item))
+            above.add(id(item))
+        else:
+            cut = id(item) in above or (len(path) > MAX_DEPTH and isinstance(item, (Mapping, list, tuple, Stub)))
+            yield Leaf(path=(*path[1:], key) if path else (), value=... if cut else item)
+    yield Leaf(path=tuple(path[1:]), value=...)
+
+
+class _Ordered(dict[Any, Any]):
+    """An OrderedDict or a dict subclass; the attributes that it may have are dropped (a state_dict's `_metadata`)."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+class _Call:
+    """A function as a pickle may hold it: it can be called and nothing else (a bare function's defaults can be set)."""
+
+    __slots__ = ("_function",)
+    _function: Callable[..., Any]
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        object.__setattr__(self, "_function", function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise pickle.UnpicklingError(f"the pickle sets {name!r} of a function")
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("the pickle gives a function a state")
+
+
+def _encoded(text: object, encoding: object = "", *rest: object) -> object:
+    return text.encode("latin-1") if isinstance(text, str) and encoding == "latin1" and not rest else b""
+
+
+def _raw(value: object = b"", *rest: object) -> object:
+    return value if isinstance(value, bytes) else _encoded(value, "latin1")
+
+
+def _reconstructed(cls: object, *rest: object) -> object:
+    return cls() if isinstance(cls, type) and issubclass(cls, (Stub, _Ordered)) else Stub()
+
+
+@lru_cache(maxsize=4096)
+def _stub_class(qualified: str) -> type[Stub]:
+    return type("Stub", (Stub,), {"__slots__": (), "qualified": qualified})
+
+
+_ALLOWED: Mapping[str, Any] = {
+    **{f"builtins.{one.__name__}": one for one in (dict, list, tuple, set, frozenset, int, float, bool, complex, str)},
+    "builtins.bytes": _Call(_raw),
+    "builtins.bytearray": _Call(_raw),
+    "_codecs.encode": _Call(_encoded),
+    "copyreg._reconstructor": _Call(_reconstructed),
+    "collections.OrderedDict": _Ordered,
+    "torch.Size": tuple,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, job: _Job, stream: io.BufferedReader[Any]) -> None:
+        super().__init__(stream, encoding="latin-1")
+        self._job = job
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        """Something inert by that name; whatever it is, it is not imported."""
+        names = self._job.names
+        qualified = f"{_OLD_MODULES.get(module, module)}.{name}"
+        names[qualified] = None
+        if len(names) > MAX_GLOBALS:
+            raise pickle.UnpicklingError(f"more than {MAX_GLOBALS} names")
+        known = self._job.rebuild.get(qualified)
+        if known is not None:
+            return known
+        allowed = _ALLOWED.get(qualified)
+        return _stub_class(qualified) if allowed is None else allowed
+
+    def persistent_load(self, pid: Any) -> Any:
+        """What the caller makes of a persistent id."""
+        if self._job.persistent is None:
+            raise pickle.UnpicklingError("a persistent id, which a plain pickle does not have")
+        return self._job.persistent(pid)
+
+
+class _Job:
+    """One load, which may run in a thread of its own."""
+
+    def __init__(
+        self, data: bytes, persistent: Callable[[Any], Any] | None, rebuild: Mapping[str, Callable[..., Any]]
+    ) -> None:
+        self._data = data
+        self.persistent = persistent
+        self.rebuild = {name: _Call(function) for name, function in rebuild.items()}
+        self.names: dict[str, None] = {}
+        self.value: Any = None
+        self.end = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Load; what goes wrong is kept in `error`."""
+        try:
+            stream = io.BufferedReader(io.BytesIO(self._data), 1 << 16)  # with peek, the C unpickler reads ahead
+            self.value = _Unpickler(self, stream).load()
+            self.end = stream.tell()
+        except (pickle.PickleError, EOFError, ValueError, TypeError, LookupError, AttributeError) as error:
+            self.error = error.with_traceback(None)
+        except (ArithmeticError, ImportError, MemoryError, RuntimeError, SystemError, AssertionError) as error:
+            self.error = error.with_traceback(None)
+        except EvidenceError as error:
+            self.error = error
+
+    def run_with_stack(self, stack_bytes: int) -> None:
+        """Load in a thread whose stack holds `stack_bytes` more than usual."""
+        before = threading.stack_size((8 << 20) + -(-stack_bytes // 4096) * 4096)
+        try:
+            thread = threading.Thread(target=self.run, name="unpickle")
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            self.error = error
+            return
+        finally:
+            threading.stack_size(before)
+        thread.join()
+
+
+@contextmanager
+def _bounded(size_bytes: int, stack_bytes: int) -> Iterator[None]:
+    """Lower the soft limit of the address space to what an honest pickle of that size needs, and keep the gc out."""
+    collecting = gc.isenabled()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    pages = _num_pages()
+    if pages is not None:
+        allowance = min(_MAX_ALLOWANCE_BYTES, _ALLOWANCE_BYTES + _ALLOWANCE_A_BYTE * size_bytes) + stack_bytes
+        bound = pages * resource.getpagesize() + allowance
+        finite = [limit for limit in (*limits, bound) if limit != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_AS, (min(finite), limits[1]))
+    gc.disable()  # half a million new objects would be visited again and again
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+        if collecting:
+            gc.enable()
+
+
+def _num_pages() -> int | None:
+    try:
+        return int(Path("/proc/self/statm").read_bytes().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None  # not Linux: the cap on the size is what bounds it

@@ -1,0 +1,258 @@
+"""What a pickle names is never imported and never called; damage and greed are one error, honest pickles come whole."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import copyreg
+import pickle
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spiketriage.errors import CorruptFileError
+from spiketriage.readers import pickles
+from spiketriage.readers.pickles import Stub, attribute, load, walk
+
+
+class Plain:
+    def __init__(self) -> None:
+        self.rate = 0.5
+
+
+class Slotted:
+    __slots__ = ("__dict__", "first")
+
+    def __init__(self) -> None:
+        self.first, self.second = 1, 2
+
+
+class Listed(list):
+    pass
+
+
+class Mapped(dict):
+    pass
+
+
+def value_of(pickled: object, protocol: int = 4) -> Any:
+    return load(pickle.dumps(pickled, protocol=protocol), where="test").value
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda below: st.lists(below) | st.dictionaries(st.text(), below) | st.tuples(below, below),
+    max_leaves=20,
+)
+
+
+@given(PLAIN, st.integers(0, 5))
+def test_plain_values_come_as_they_were(value, protocol):
+    assert value_of(value, protocol) == value
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_containers_of_the_standard_library_come_as_plain_ones(protocol):
+    value = {"a": {1, 2}, "b": frozenset({3}), "c": collections.OrderedDict(x=1), "d": bytearray(b"\x80y"), "e": 1j}
+    assert value_of(value, protocol) == {"a": {1, 2}, "b": {3}, "c": {"x": 1}, "d": b"\x80y", "e": 1j}
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_objects_become_stubs_that_keep_their_state(protocol):
+    value = value_of(Plain(), protocol)
+    assert isinstance(value, Stub)
+    assert value.qualified == f"{Plain.__module__}.Plain"
+    assert attribute(value, "rate") == 0.5
+    assert attribute(value, "other", "none") == "none"
+
+
+def test_slots_and_dict_are_both_state():
+    value = value_of(Slotted())
+    assert (attribute(value, "first"), attribute(value, "second")) == (1, 2)
+
+
+def test_subclasses_of_containers_keep_what_they_hold():
+    assert list(value_of(Listed([1, 2])).items) == [1, 2]
+    assert value_of(Mapped(a=1)).entries == {"a": 1}
+    assert value_of(collections.defaultdict(list, b=[2])).entries == {"b": [2]}
+
+
+def test_names_are_told_in_the_order_of_asking():
+    loaded = load(pickle.dumps([argparse.Namespace(), Plain(), Plain()]), where="test")
+    assert loaded.globals == ("argparse.Namespace", f"{Plain.__module__}.Plain")
+
+
+def test_the_end_of_the_pickle_is_told():
+    first = pickle.dumps({"a": 1})
+    assert load(first + b"more", where="test").end == len(first)
+
+
+@pytest.mark.parametrize("protocol", range(2, 5))
+def test_random_states_of_numpy_and_python_are_readable_down_to_their_words(protocol):
+    state = np.random.RandomState(3).get_state()
+    value = value_of(state, protocol)
+    words = next(part for part in value[1].state if isinstance(part, bytes))
+    assert np.frombuffer(words, "<u4").tolist() == state[1].tolist()
+    assert value_of(random.Random(1).getstate(), protocol) == random.Random(1).getstate()
+
+
+PAYLOADS = {
+    "os.system": b"cos\nsystem\n(S'touch PLANTED'\ntR.",
+    "posix.system": b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x0dtouch PLANTED\x85R.",
+    "builtins.eval": b'c__builtin__\neval\n(S\'open("PLANTED", "w")\'\ntR.',
+    "builtins.getattr": b"cbuiltins\ngetattr\n(cos\nsystem\nS'__call__'\ntR(S'touch PLANTED'\ntR.",
+    "torch.load": b"ctorch\nload\n(S'x.pt'\ntR.",
+    "turtle.Turtle by INST": b"(S'x'\niturtle\nTurtle\n.",
+    "by OBJ": b"(cos\nsystem\nS'touch PLANTED'\no.",
+    "by NEWOBJ": b"\x80\x02cos\nsystem\nS'touch PLANTED'\n\x85\x81.",
+    "by BUILD": b"\x80\x02ccode\nInteractiveConsole\n)\x81}S'__class__'\ncos\nsystem\nsb.",
+}
+
+
+def test_nothing_that_a_pickle_names_is_imported_or_run(tmp_path):
+    for number, data in enumerate(PAYLOADS.values()):
+        (tmp_path / f"{number}.pkl").write_bytes(data)
+    script = """
+import sys
+from pathlib import Path
+from spiketriage.errors import CorruptFileError
+from spiketriage.readers.pickles import load
+before = set(sys.modules)
+for path in sorted(Path().glob("*.pkl")):
+    try:
+        print(path.stem, *load(path.read_bytes(), where=path).globals)
+    except CorruptFileError as error:
+        print(error)
+print("imported", sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(Path(pickles.__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert lines[0] == "0 os.system"
+    assert lines[3] == "3.pkl: pickle: expected an intact pickle, found TypeError: 'Stub' object is not callable"
+    assert lines[4:-1] == ["4 torch.load", "5 turtle.Turtle", "6 os.system", "7 os.system", lines[8]]
+    assert lines[8] == "8 code.InteractiveConsole os.system"
+    assert lines[-1] == "imported []"
+    assert not (tmp_path / "PLANTED").exists()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b".",
+        b"\x80\x04",
+        b"\x80\x99N.",
+        b"garbage",
+        pickle.dumps({"a": [1, 2, 3]})[:-3],
+        b"\x80\x02Nr\xff\xff\xff\xff.",  # a memo of 4 billion slots
+        b"\x80\x04\x8e" + (1 << 62).to_bytes(8, "little") + b"x.",  # bytes of 4 EB
+        b"\x80\x04\x8d" + (1 << 40).to_bytes(8, "little") + b"x.",  # text of 1 TB
+        b"\x80\x04" + b"\x8f" * 1_000_000 + b".",  # a million sets of one byte each, 216 bytes in memory
+        b"\x80\x02}]Ns.",  # a list as a key
+        b"\x80\x04\x8c\x01ah\x05.",  # a memo slot that is not there
+        b"\x82\x01.",  # an extension code
+        b"\x80\x05\x97.",  # an out-of-band buffer
+        b"Pid\n.",  # a persistent id
+        b"c_codecs\nencode\n(N}S'__defaults__'\n(I1\ntstb.",  # sets the defaults of a function of ours
+        b"c_codecs\nencode\n}S'a'\nI1\nsb.",
+        b"ccollections\nOrderedDict\n}S'items'\nI1\nsb.",  # sets an attribute of a class of ours
+        b"cos\npath\n}S'x'\nI1\nsb.",
+    ],
+)
+def test_damage_and_greed_are_one_error(data):
+    with pytest.raises(CorruptFileError, match="test: pickle: expected"):
+        load(data, where="test")
+
+
+def test_a_lying_length_of_a_bytearray_is_an_error():
+    # In a process of its own: CPython prints a warning of its own when it cannot make the bytearray.
+    script = (
+        "from spiketriage.readers.pickles import load\nfrom spiketriage.errors import CorruptFileError\n"
+        "try: load(b'\\x80\\x05\\x96' + (1 << 40).to_bytes(8, 'little') + b'.', where='x')\n"
+        "except CorruptFileError as error: print(error)"
+    )
+    root = str(Path(pickles.__file__).parents[2])
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env={"PYTHONPATH": root}, capture_output=True, text=True, check=True)
+    assert "found MemoryError" in done.stdout
+
+
+def test_a_function_of_ours_is_unchanged_after_an_attack():
+    with pytest.raises(CorruptFileError):
+        load(b"ccopyreg\n_reconstructor\n(N}S'__call__'\nI1\nstb.", where="test")
+    assert value_of(Plain(), 0).qualified.endswith(".Plain")  # protocol 0 uses that function
+    assert copyreg.__name__ == "copyreg"
+
+
+def test_deep_and_wide_pickles_are_read_or_refused():
+    deep = load(b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b".", where="test").value
+    assert [(len(leaf.path), leaf.value) for leaf in walk(deep)] == [(1001, ...)]
+    wide = load(b"\x80\x04](" + b"N" * 10_000_000 + b"e.", where="test").value
+    assert len(wide) == 10_000_000
+    assert [leaf.value for leaf in walk(wide, max_nodes=5)] == [None, None, None, None, ...]
+
+
+@pytest.mark.parametrize("num_tuples", [100_000, 1_000_000])
+def test_nested_tuples_as_a_key_do_not_overflow_the_stack(num_tuples):
+    value = load(b"\x80\x04}N" + b"\x85" * num_tuples + b"Ns.", where="test").value
+    assert list(value.values()) == [None]
+
+
+def test_more_tuples_than_could_be_hashed_are_refused():
+    with pytest.raises(CorruptFileError, match="at most 8000000 tuples, found 9000000"):
+        load(b"\x80\x04N" + b"\x85" * 9_000_000 + b".", where="test")
+
+
+def test_limits_are_as_before_after_a_load():
+    import gc
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_AS), gc.isenabled()
+    with pytest.raises(CorruptFileError):
+        load(b"\x80\x02Nr\xff\xff\xff\xff.", where="test")
+    assert (resource.getrlimit(resource.RLIMIT_AS), gc.isenabled()) == before
+
+
+def test_a_cycle_is_cut():
+    ring: list[Any] = [1]
+    ring.append({"back": ring})
+    assert [(leaf.path, leaf.value) for leaf in walk(value_of(ring))] == [(("0",), 1), (("1", "back"), ...)]
+
+
+def test_leaves_come_with_their_paths():
+    value = value_of({"a": [1, {"b": Plain()}], 2: ()})
+    expected = [(("a", "0"), 1), (("a", "1", "b", "rate"), 0.5), (("2",), ())]
+    assert [(leaf.path, leaf.value) for leaf in walk(value)] == expected
+
+
+def test_functions_of_ours_replace_what_the_pickle_names():
+    rebuild = {f"{Plain.__module__}.Plain": lambda *args: ("ours", args)}
+    data = f"c{Plain.__module__}\nPlain\n(I7\ntR.".encode()
+    assert load(data, where="test", rebuild=rebuild).value == ("ours", (7,))
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_any_flipped_byte_or_cut_is_a_value_or_the_one_error(data):
+    good = pickle.dumps({"a": [Plain(), (1, 2.5, "x")], "b": collections.OrderedDict(c=b"bytes")})
+    at = data.draw(st.integers(0, len(good) - 1))
+    bad = (
+        good[:at] + bytes([data.draw(st.integers(0, 255))]) + good[at + 1 :] if data.draw(st.booleans()) else good[:at]
+    )
+    with contextlib.suppress(CorruptFileError):
+        sum(1 for _ in walk(load(bad, where="test").value))
