@@ -24,6 +24,10 @@ NEUTRAL = (
     "precision-heals",
 )
 
+# Findings that speak against the run and about no cause in particular: no cause is contradicted by them, and none
+# is supported.
+ASIDE = ("stored-finiteness", "stored-steps", "stored-values", "series-trust", "system-events")
+
 # Cells that only a person can fill, so that a cause which needs one is never more than a candidate.
 HUMAN = ("index-restored",)
 
@@ -57,7 +61,8 @@ class Cause:
     """One root cause.
 
     `predicts` maps a finding's name to the outcomes that this cause allows: an outcome, `outcome@<stage or field>`,
-    or `outcome@<stage>#1` for one rank alone; a finding that is not named must agree, unless it is `NEUTRAL`.
+    or `outcome@<stage>#1` for one rank alone; a finding that is not named must agree, unless it is in `NEUTRAL`
+    or `ASIDE`.
     `predicts_on_spike` replaces that where something spiked, which the cause must then explain.
     `decides` are the cells that must be tested before the cause may be named, `decides_on_spike` those that count
     only when something spiked. `located_by` are findings whose place is the cause's place, best first.
@@ -79,6 +84,6 @@ class Cause:
 
     def allows(self, finding: str, *, spiked: bool) -> tuple[str, ...]:
         """Outcomes that this cause allows for `finding`; a spike may ask for more."""
-        default = ANY if finding in NEUTRAL else ("agrees",)
+        default = ANY if finding in NEUTRAL + ASIDE else ("agrees",)
         expected = self.predicts.get(finding, default)
         return self.predicts_on_spike.get(finding, expected) if spiked else expected

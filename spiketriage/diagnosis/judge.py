@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spiketriage.diagnosis.cause import NEUTRAL, Cause
+from spiketriage.diagnosis.cause import ASIDE, NEUTRAL, Cause
 from spiketriage.records import CauseView, Finding, Verdict, Where
 from spiketriage.wire.chain import position
 
@@ -149,7 +149,7 @@ def judge(causes: Sequence[Cause], case: Case) -> Verdict:
 def _was_looked_at(case: Case) -> bool:
     """Whether silence means something: the window was replayed, and at least one check could be done."""
     replay = case.findings.get("replay")
-    checked = any(f.source == "check" and f.outcome == "agrees" for f in case.findings.values())
+    checked = any(f.source == "check" and f.outcome == "agrees" and f.name not in ASIDE for f in case.findings.values())
     return replay is not None and replay.outcome == "agrees" and checked
 
 

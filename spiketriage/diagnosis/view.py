@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from spiketriage.facts import Event
 from spiketriage.readers.telemetry.lineage import Telemetry
 from spiketriage.records import (
     Anchors,
@@ -35,6 +36,7 @@ class View:
     artifacts: tuple[Artifact, ...]
     anchors: Anchors | None
     settings: RunSettings
+    events: tuple[Event, ...] = ()
 
     @property
     def suspect(self) -> int | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import Any, ClassVar
@@ -32,6 +33,8 @@ _MAX_ALLOWANCE_BYTES = 4 << 30
 _ALLOWANCE_A_BYTE = 60  # an empty dict and its memo slot take 80 bytes for two; 160,000 DCP chunks take 20 a byte
 _OLD_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
+_MAPPINGS = (dict, MappingProxyType)  # all that a load makes; isinstance with the abstract class is slow
+_SCALARS = frozenset((str, int, float, bool, bytes, NoneType))
 _LOCK = threading.Lock()
 
 
@@ -134,15 +137,15 @@ def attribute(value: object, name: str, default: Any = None) -> Any:
     """What `name` is in the state of a stub (a dict, or a pair of dict and slots) or in a mapping."""
     if isinstance(value, Stub):
         for part in value.state if type(value.state) is tuple else (value.state,):
-            if isinstance(part, Mapping) and name in part:
+            if isinstance(part, _MAPPINGS) and name in part:
                 return part[name]
         return default
-    return value.get(name, default) if isinstance(value, Mapping) else default
+    return value.get(name, default) if isinstance(value, _MAPPINGS) else default
 
 
 def children(value: Any) -> Iterator[tuple[str, Any]]:
     """The keys and values right below a container or a stub; nothing for everything else."""
-    if isinstance(value, Mapping):
+    if isinstance(value, _MAPPINGS):
         for key, item in value.items():
             yield key_text(key), item
     elif isinstance(value, (list, tuple)):
@@ -150,9 +153,9 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
             yield str(number), item
     elif isinstance(value, Stub):
         pair = type(value.state) is tuple and len(value.state) == 2  # dict and slots, or another state altogether
-        parts = value.state if pair and all(isinstance(part, (Mapping, NoneType)) for part in value.state) else None
+        parts = value.state if pair and all(isinstance(part, (*_MAPPINGS, NoneType)) for part in value.state) else None
         for part in (value.state,) if parts is None else parts:
-            if isinstance(part, Mapping):
+            if isinstance(part, _MAPPINGS):
                 yield from children(part)
             elif part is not None:
                 yield "state", part
@@ -189,16 +192,18 @@ def walk(
             path.pop()
             pair = next(stack[-1], None)
         key, item = pair
-        closed = id(item) in above or len(path) > MAX_DEPTH or whole(item)
-        first = None if closed else next(children(item), None)
-        if first is not None:
-            stack.append(children(item))
-            path.append(key)
-            opened.append(id(item))
-            above.add(id(item))
-        else:
-            cut = id(item) in above or (len(path) > MAX_DEPTH and isinstance(item, (Mapping, list, tuple, Stub)))
-            yield Leaf(path=(*path[1:], key) if path else (), value=... if cut else item)
+        if type(item) not in _SCALARS:
+            closed = id(item) in above or len(path) > MAX_DEPTH
+            below = iter(()) if closed or whole(item) else children(item)
+            first = next(below, None)
+            if first is not None:
+                stack.append(chain((first,), below))
+                path.append(key)
+                opened.append(id(item))
+                above.add(id(item))
+                continue
+            item = ... if closed and isinstance(item, (*_MAPPINGS, list, tuple, Stub)) else item
+        yield Leaf(path=(*path[1:], key) if path else (), value=item)
     yield Leaf(path=tuple(path[1:]), value=...)
 
 

@@ -31,6 +31,7 @@ ABOUT_THE_SPIKE = (
 )  # they test the suspect step only, so they cannot move it
 ORDER = {"nonfinite": 0, "differs": 1, "not testable": 3, "agrees": 4}
 CONTEXT = 2
+MANY_SILENT = 15
 
 
 def run(
@@ -100,9 +101,15 @@ def reanchored(view: View, spike: Spike, findings: Sequence[Finding]) -> Anchors
 def table(findings: Sequence[Finding]) -> tuple[str, ...]:
     """One line a finding that needs a reader, the worst first, then how many agree."""
     told = sorted((item for item in findings if item.outcome != "agrees"), key=_severity)
+    silent = [item for item in told if item.outcome == "not testable"]
+    if len(silent) > MANY_SILENT:  # a run without our recorder: one line for what nobody can tell
+        told = [item for item in told if item not in silent]
     width = max((len(item.name) for item in told), default=0)
     lines = [f"{_word(item):<13} {item.name:<{width}}  {item.summary}" for item in told]
-    num_agreeing = len(findings) - len(told)
+    if len(silent) > MANY_SILENT:
+        names = ", ".join(item.name for item in silent)
+        lines.append(f"not testable on this run ({len(silent)} checks; most need the recorder): {names}")
+    num_agreeing = sum(item.outcome == "agrees" for item in findings)
     return (*lines, f"{counted(num_agreeing, 'check')} {'agrees' if num_agreeing == 1 else 'agree'}")
 
 

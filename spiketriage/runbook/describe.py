@@ -131,7 +131,7 @@ def _measured(facts: CheckpointFacts, measured: Measurement) -> Iterator[str]:
     for damage in islice(measured.damage, MAX_LINES):
         yield f"PROBLEM {damage.path or facts.name}: {damage.name}: expected {damage.expected}, found {damage.seen}"
     yield from _bounded("PROBLEM ", measured.problems)
-    found = list(nonfinite(measured))
+    found = list(nonfinite(facts.tensors, measured))
     yield from _bounded("NONFINITE ", found)
     if not found and measured.stats:
         yield f"every element of {counted(len(measured.stats), 'tensor')} is finite"

@@ -16,6 +16,7 @@ from spiketriage.errors import EvidenceError, RefusedError
 from spiketriage.incident.store import Incident
 from spiketriage.readers.checkpoints.native import parse_manifest
 from spiketriage.readers.data.native_index import read_index
+from spiketriage.readers.events.found import read_events
 from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.sources import read_telemetry
 from spiketriage.records import NATIVE, DataIndex, Dossier, GenerationFacts, Manifest, RunSettings
@@ -36,8 +37,11 @@ def load_view(incident: Incident, settings: RunSettings) -> View:
     dossier = incident.dossier()
     require_frozen(dossier, incident, settings.run)
     payload = layout.payload(incident.folder)
+    telemetry = read_telemetry(payload / layout.TELEMETRY, Names(columns=settings.columns))
+    told = (event for log in telemetry.logs for event in log.events)
     return View(
-        telemetry=read_telemetry(payload / layout.TELEMETRY, Names(columns=settings.columns)),
+        telemetry=telemetry,
+        events=(*told, *read_events(payload / layout.LOGS), *read_events(payload / layout.TELEMETRY)),
         generations=frozen_generations(dossier, incident.folder, settings),
         index=frozen_index(incident.folder, settings),
         artifacts=dossier.artifacts,

@@ -142,8 +142,9 @@ def _finding(
         return untestable(NAME, f"no generation is complete: {gaps.counted_unfinished(unfinished)}", judged=False)
     if not differences:
         but = f"; not compared: {gaps.counted_unfinished(unfinished)}" if unfinished else ""
-        text = f"every file of {counted(num_complete, 'generation')} is what its manifest says{but}"
-        return agrees(NAME, text, judged=False)
+        has_manifests = any(one.layout == NATIVE for one in facts)
+        promise = "is what its manifest says" if has_manifests else "has no damage that its layout can show"
+        return agrees(NAME, f"every file of {counted(num_complete, 'generation')} {promise}{but}", judged=False)
     first = differences[0]
     names = [f"{one.generation.name}/{one.path}" for one in differences]
     return Finding(

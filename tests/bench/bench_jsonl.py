@@ -1,6 +1,5 @@
 """How many values of JSON lines become series in a second of CPU time, against `json.loads` and polars (if there).
 
-
 Run: `python tests/bench/bench_jsonl.py`; it prints a Markdown table. Files are 8 ranks x 5,000 steps x 30 metrics.
 """
 

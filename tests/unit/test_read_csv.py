@@ -77,7 +77,7 @@ def test_a_line_without_end_takes_no_more_than_its_share(tmp_path: Path) -> None
     assert (facts.num_lines, facts.num_near_misses) == (4, 1)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(cut=st.integers(0, 200), junk=st.binary(max_size=8))
 def test_any_damage_gives_facts_or_a_sentence(cut: int, junk: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     data = ("step,loss\n" + "".join(f"{k},{k / 4}\n" for k in range(30))).encode()
@@ -132,6 +132,8 @@ def test_claims(tmp_path: Path) -> None:
     assert lightning_csv.claims(look(VERSIONS)) > 0.8
     metrics = look(VERSIONS / "version_0" / "metrics.csv")
     assert lightning_csv.claims(metrics) > csv_file.claims(metrics) > 0.7
+    write(tmp_path / "lightning_logs" / "version_0" / "events.out.tfevents.1", "")
+    assert lightning_csv.claims(look(tmp_path / "lightning_logs")) == 0
     tag = look(write(tmp_path / "Train_Samples_lr.csv", "step,lr\n64,0.1\n"))
     assert deepspeed_csv.claims(tag) > csv_file.claims(tag)
     assert deepspeed_csv.claims(look(tmp_path)) > 0.8

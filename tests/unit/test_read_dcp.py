@@ -285,6 +285,28 @@ def test_storage_data_of_another_kind(tmp_path: Path, storage: Any) -> None:
     assert "storage_data" in made(tmp_path, metadata({}, storage))
 
 
+def many(count: int, offset: int) -> bytes:
+    """Metadata of objects, one a file."""
+    keys = [f"k{number}" for number in range(count)]
+    storage = Pairs(pairs=tuple((index(key), place(f"__{key[1:]}_0.distcp", offset, 1)) for key in keys))
+    held = {key: Made(name="torch.distributed.checkpoint.metadata.BytesStorageMetadata", state={}) for key in keys}
+    return metadata(held, storage)
+
+
+def test_many_missing_files_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / ".metadata").write_bytes(many(300, 0))
+    facts = dcp.read(tmp_path)
+    assert len(facts.problems) == 1
+    assert "is missing, and 299 files more; 300 slices of 300 keys" in facts.problems[0]
+
+
+def test_many_broken_entries_are_counted(tmp_path: Path) -> None:
+    (tmp_path / ".metadata").write_bytes(many(300, -1))
+    facts = dcp.read(tmp_path)
+    assert len(facts.problems) == 101
+    assert facts.problems[-1].endswith("and 500 problems more")  # 300 places, and 300 keys without one
+
+
 def test_a_nested_offset_is_refused_before_it_is_hashed(tmp_path: Path) -> None:
     nested = Opcodes(raw=b")" + 100_000 * b"\x85")
     raw = metadata({}, Pairs(pairs=((index("w", nested), place("__0_0.distcp", 0, 1)),)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import shutil
 import zlib
 from pathlib import Path
@@ -195,6 +196,20 @@ def test_megatron_without_its_last_file_did_not_finish(tmp_path: Path) -> None:
     assert not facts.complete
     assert "metadata.json: is missing; Megatron writes it last" in facts.interrupted
     assert any("promises metadata.json, which is not there" in problem for problem in facts.problems)
+
+
+def test_megatrons_older_common_state_is_a_file(tmp_path: Path) -> None:
+    folder = damaged(tmp_path, MEGATRON)
+    group = {"param_groups": [{"step": 12, "lr": 0.1}]}
+    common = {"iteration": 12, "optimizer": {"optimizer": group}, "opt_param_scheduler": {"num_steps": 99}}
+    (folder / "common.pt").write_bytes(pickle.dumps(common))
+    facts = read(folder)
+    assert not facts.steps_agree
+    assert ("common_state.iteration", 12) in [(one.source, one.step) for one in facts.stated_steps]
+    assert ("common_state.optimizer.optimizer.param_groups.0.step", 12) in [
+        (one.source, one.step) for one in facts.stated_steps
+    ]
+    assert ("scheduler", "common.pt") in [(one.kind, one.path) for one in facts.fields]
 
 
 def test_megatrons_tracker_is_a_note(tmp_path: Path) -> None:

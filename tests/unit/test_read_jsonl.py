@@ -185,7 +185,7 @@ def test_an_ordinary_block_is_read_at_once() -> None:
     assert jsonl_blocks.Blocks(rows=Rows(source="a", names=DEFAULT)).take(data) == 100
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(cut=st.integers(1, 900), junk=st.binary(max_size=12))
 def test_any_damage_gives_facts_or_a_sentence(cut: int, junk: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = write(tmp_path_factory.mktemp("cut") / "a.jsonl", [{"step": k, "loss": k / 4} for k in range(40)])

@@ -100,7 +100,7 @@ def test_rows_of_wrong_types_are_counted(tmp_path: Path) -> None:
     assert "2 rows of metrics hold no number, step or time" in facts.problems[0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 @pytest.mark.parametrize(("source", "reader"), [(DATABASE, mlflow_store), (TRACKIO, trackio_store)])
 def test_a_damaged_database_gives_facts_or_a_sentence(

@@ -62,7 +62,7 @@ def test_a_file_that_is_none_of_these(tmp_path: Path) -> None:
         wandb_file.read(tmp_path, DEFAULT)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(cut=st.integers(7, STEPPED.stat().st_size - 1))
 def test_whatever_precedes_a_truncation_is_kept(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("cut") / "run.wandb"
@@ -74,7 +74,7 @@ def test_whatever_precedes_a_truncation_is_kept(cut: int, tmp_path_factory: pyte
     assert all("ends inside a record" in problem for problem in facts.problems)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(at=st.integers(7, STEPPED.stat().st_size - 1), bits=st.integers(1, 255))
 def test_no_flip_invents_a_point(at: int, bits: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     data = bytearray(STEPPED.read_bytes())

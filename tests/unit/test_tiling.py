@@ -47,7 +47,7 @@ def test_a_box_cut_anyhow_is_tiled_by_its_pieces(tiling: tuple[tuple[int, ...], 
     assert said(*tiling) == ""
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(tilings(), st.data())
 def test_what_painting_refuses_is_refused(tiling: tuple[tuple[int, ...], list[Box]], data: st.DataObject) -> None:
     shape, boxes = tiling

@@ -19,6 +19,11 @@ from spiketriage.diagnosis.checks import (
     rank_agreement,
     reduction,
     restored_state,
+    series_trust,
+    stored_finiteness,
+    stored_steps,
+    stored_values,
+    system_events,
 )
 from spiketriage.diagnosis.view import View
 from spiketriage.records import Finding
@@ -51,5 +56,10 @@ CHECKS: tuple[Check, ...] = cast(
         ids,
         composition,
         content_profile,
+        stored_finiteness,
+        stored_steps,
+        stored_values,
+        series_trust,
+        system_events,
     ),
 )

@@ -67,7 +67,7 @@ def _generation(folder: Path, facts: CheckpointFacts, measured: Measurement | No
         manifest=None,
         complete=facts.complete,
         file_digests={one.path: one.digest for one in found.files},
-        nonfinite=tuple(nonfinite(found)),
+        nonfinite=tuple(nonfinite(facts.tensors, found)),
         problems=(
             *facts.problems,
             *_disagreement(facts),

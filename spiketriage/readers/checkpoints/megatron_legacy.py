@@ -116,22 +116,7 @@ def _add_main(gathered: Gathered, value: Mapping[Any, Any], source: Source, suff
         if _MODEL.fullmatch(name):
             add_parameters(gathered, item, source, prefix="" if name == "model" else name, suffix=suffix)
         elif name == "optimizer":
-            inner = attribute(item, "optimizer")
-            if attribute(inner, "state") is not None:
-                add_optimizer(gathered, inner, source, order=(), suffix=suffix)
-            elif attribute(item, "state") is not None:
-                add_optimizer(gathered, item, source, order=(), suffix=suffix)
-            rest = {k: v for k, v in item.items() if k != "optimizer"} if isinstance(item, Mapping) else {}
-            add_tensors(
-                gathered,
-                {k: v for k, v in rest.items() if k != "state"},
-                source,
-                "optimizer",
-                "optimizer",
-                suffix=suffix,
-            )
-            if "grad_scaler" in rest:
-                add_field(gathered, "scaler", "grad_scaler", rest["grad_scaler"], source)
+            _add_optimizers(gathered, item, source, suffix)
         elif name == "rng_state":
             for number, one in enumerate(item if isinstance(item, (list, tuple)) else [item]):
                 add_field(gathered, "rng", f"rng_state.{number}", one, source)
@@ -141,6 +126,22 @@ def _add_main(gathered: Gathered, value: Mapping[Any, Any], source: Source, suff
             add_field(gathered, "config" if name == "args" else field_kind(name), name, item, source)
     add_steps(gathered, value, source, keys=("iteration",))
     return _sizes(value.get("args"))
+
+
+def _add_optimizers(gathered: Gathered, value: Any, source: Source, suffix: str) -> None:
+    """The optimizer, or a list of chained ones: torch's state inside, and the masters and the scaler around it."""
+    chained = isinstance(value, (list, tuple))
+    for number, one in enumerate(value if chained else [value]):
+        prefix = f"optimizer.{number}" if chained else "optimizer"
+        inner = attribute(one, "optimizer")
+        found = inner if attribute(inner, "state") is not None else one
+        add_optimizer(gathered, found, source, prefix=prefix, order=(), suffix=suffix)
+        if not isinstance(one, Mapping):
+            continue
+        rest = {key: item for key, item in one.items() if key not in ("optimizer", "state", "param_groups")}
+        add_tensors(gathered, rest, source, "optimizer", prefix, suffix=suffix)
+        if "grad_scaler" in rest:
+            add_field(gathered, "scaler", "grad_scaler", rest["grad_scaler"], source)
 
 
 def _sizes(arguments: Any) -> _Sizes:

@@ -26,14 +26,23 @@ def oddities(tensors: Iterable[TensorFacts], measured: Measurement) -> Iterator[
                 yield f"{tensor.name}: {text}"
 
 
-def nonfinite(measured: Measurement) -> Iterator[str]:
-    """One sentence for each tensor that holds a NaN or an infinity, with how many and the first."""
-    for name, stats in measured.stats.items():
+def nonfinite(tensors: Iterable[TensorFacts], measured: Measurement) -> Iterator[str]:
+    """One sentence for each tensor of the training state that is not finite, with how many and the first.
+
+    A callback's best score so far may well be infinite, so other tensors are left out.
+    """
+    for name, stats in _of_state(tensors, measured):
         if stats.num_nonfinite:
             signs = f"{stats.num_positive_inf} +Inf, {stats.num_negative_inf} -Inf"
             where = f" in {stats.nonfinite_path}" if stats.nonfinite_path else ""
             first = list(stats.first_nonfinite or ())
             yield f"{name}: {stats.num_nan} NaN, {signs} of {stats.num_elements}, the first at {first}{where}"
+
+
+def _of_state(tensors: Iterable[TensorFacts], measured: Measurement) -> Iterator[tuple[str, TensorStats]]:
+    for tensor in tensors:
+        if tensor.role != "other" and tensor.name in measured.stats:
+            yield tensor.name, measured.stats[tensor.name]
 
 
 def _of_tensor(tensor: TensorFacts, stats: TensorStats) -> Iterator[str]:

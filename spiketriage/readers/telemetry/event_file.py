@@ -18,6 +18,7 @@ from spiketriage.readers.telemetry import crc32c
 
 WINDOW_BYTES = 16 << 20
 MAX_RECORD_BYTES = 64 << 20  # a longer one is stepped over: no scalar is that long
+MAX_SEARCH_BYTES = 256 << 20  # for the next record behind damage
 _HEAD, _TAIL = 12, 4
 _PADDING = bytes(16)  # so that eight bytes can be taken from any place in a record
 _LENGTH = struct.Struct("<Q")
@@ -116,7 +117,8 @@ def _is_head(data: bytes) -> bool:
 
 def _next_head(stream: BinaryIO, position: int, size_bytes: int) -> int | None:
     """The next place where a length and its checksum stand, which chance makes of one place in 4 billion."""
-    while position + _HEAD <= size_bytes:
+    last = min(size_bytes, position + MAX_SEARCH_BYTES)
+    while position + _HEAD <= last:
         stream.seek(position)
         data = stream.read((1 << 20) + _HEAD)
         if len(data) < _HEAD:

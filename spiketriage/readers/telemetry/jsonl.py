@@ -27,7 +27,7 @@ TELLS = (
 )
 CANNOT = "What a metric means or averages is not written; a run that died keeps its last line only if it was flushed."
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".log", ".txt")
-CHUNK_BYTES = 4 << 20  # a chunk and its columns stay in the cache
+CHUNK_BYTES = 8 << 20  # larger ones, with their columns, leave the cache
 MAX_LINE_BYTES = 64 << 20
 _RANK = re.compile(r"rank[-_.]?(\d{1,7})", re.IGNORECASE)
 _MAX_FILES = 20_000

@@ -20,8 +20,10 @@ from spiketriage.readers.telemetry.rows import ATTEMPT_KEYS, RANK_KEYS, TIME_KEY
 from spiketriage.wire.chain import METRICS
 
 NUM_LEARNT_LINES = 64
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 2 << 20
 _MAX_FIELDS = 4096
+_MAX_CELLS = 8_000_000  # a table has a cell for each field of each line, there or not
+_KEYS = re.compile(rb'"([^"\\]*)"\s*:')
 NONFINITE = tuple(scalars.NONFINITE)
 # JSON has no spelling for these; each stands in as a number that no trainer ever measured, and is put back after.
 _TOKENS = re.compile(rb"(?<=[:\s])(-?Infinity|NaN)(?=\s*[,}])")
@@ -70,13 +72,9 @@ class Blocks:
         lines = _Lines.of(block)
         if not self._known:
             self._learn(block)
-        table = None if self._has_tokens else self._parse(block, lines)
-        if table is None and (b"NaN" in block or b"Infinity" in block):
-            self._has_tokens = True  # the next block will have some as well
-            plain = _without_tokens(block)
-            table = None if plain is None else self._parse(plain, _Lines.of(plain))
-        elif table is None and self._has_tokens:
-            table = self._parse(block, lines)
+        table = None if self._has_tokens else self._parse(block, lines, "error")
+        if table is None:
+            table = self._parse_unusual(block)
         if table is None or table.num_rows != lines.num_full:
             return None
         columns = _flat(table)
@@ -86,6 +84,7 @@ class Blocks:
         return self._add({column.name: column.values for column in columns}, table.num_rows)
 
     def _learn(self, block: bytes) -> None:
+        """Take the fields of the first lines for those of all, until a block has others."""
         end = 0
         for _ in range(NUM_LEARNT_LINES):
             end = block.find(b"\n", end) + 1
@@ -94,8 +93,54 @@ class Blocks:
         for line in block[: end or len(block)].split(b"\n"):
             record = scalars.json_or_none(line)
             for key, value in record.items() if isinstance(record, dict) else ():
-                if len(self._known) < _MAX_FIELDS and key not in self._known:
-                    self._known[key] = value
+                kind = self._type_of(key, value)
+                if len(self._known) < _MAX_FIELDS and key not in self._known and kind is not None:
+                    self._known[key] = kind
+
+    def _type_of(self, name: str, value: object) -> Any:
+        """The Arrow type of what a field holds; None where one value does not tell."""
+        import pyarrow as pa
+
+        if isinstance(value, dict):
+            inner = [(key, self._type_of(f"{name}/{key}", item)) for key, item in value.items()]
+            kept = [(key, kind) for key, kind in inner if kind is not None]
+            return pa.struct(kept) if kept else None
+        if isinstance(value, bool):
+            return pa.bool_()
+        if isinstance(value, int) and (name in (*RANK_KEYS, *ATTEMPT_KEYS) or self.rows.names.step_key({name: value})):
+            return pa.int64()
+        if isinstance(value, int | float):
+            return pa.float64()
+        return pa.string() if isinstance(value, str) else None
+
+    def _remember(self, schema: Any) -> None:
+        """Fields that Arrow inferred are known from now on, whole numbers as such that may become fractions."""
+        import pyarrow as pa
+
+        for one in schema:
+            if one.name not in self._known and len(self._known) < _MAX_FIELDS:
+                if pa.types.is_integer(one.type) or pa.types.is_floating(one.type):
+                    self._known[one.name] = pa.float64()
+                elif pa.types.is_string(one.type) or pa.types.is_timestamp(one.type):
+                    self._known[one.name] = pa.string()
+                elif not pa.types.is_null(one.type):
+                    self._known[one.name] = one.type
+
+    def _parse_unusual(self, block: bytes) -> Any:
+        """A block with nonfinite numbers, or with fields that were not learnt: those are inferred, so none is lost."""
+        plain: bytes | None = block
+        if b"NaN" in block or b"Infinity" in block:
+            self._has_tokens = True  # the next block will have some as well
+            plain = _without_tokens(block)
+        if plain is None:
+            return None
+        lines = _Lines.of(plain)
+        table = self._parse(plain, lines, "error") if self._has_tokens else None
+        if table is None and len(set(_KEYS.findall(plain))) <= min(_MAX_FIELDS, _MAX_CELLS // max(lines.num_full, 1)):
+            table = self._parse(plain, lines, "infer")
+            if table is not None:
+                self._remember(table.schema)
+        return table
 
     def _may_spell_numbers(self, column: _Column) -> bool:
         """Whether a column of text has to be looked at word by word."""
@@ -109,13 +154,15 @@ class Blocks:
         spelled = compute.is_in(compute.utf8_lower(compute.utf8_trim_whitespace(column.values)), pa.array(NONFINITE))
         return bool(compute.any(spelled).as_py())
 
-    def _parse(self, block: bytes, lines: _Lines) -> Any:
-        """The block as an Arrow table; a field that was not learnt is inferred, so that none is lost."""
+    def _parse(self, block: bytes, lines: _Lines, unexpected: str) -> Any:
+        """The block as an Arrow table; None if it is not all of the known fields' types, or far too sparse."""
         import pyarrow as pa
         from pyarrow import json as arrow_json
 
+        if lines.num_full * len(self._known) > _MAX_CELLS:
+            return None
         options = arrow_json.ParseOptions(
-            explicit_schema=_schema(self._known, self.rows), unexpected_field_behavior="infer"
+            explicit_schema=pa.schema(list(self._known.items())), unexpected_field_behavior=unexpected
         )
         reading = arrow_json.ReadOptions(block_size=max(_BLOCK_BYTES, lines.longest_bytes + 1), use_threads=False)
         try:
@@ -182,30 +229,6 @@ def _put_back(values: Floats) -> Floats:
     for digits, value in _STANDING_IN.values():
         restored[values == float(digits)] = value
     return restored
-
-
-def _schema(known: Mapping[str, object], rows: Rows) -> Any:
-    import pyarrow as pa
-
-    def type_of(name: str, value: object) -> Any:
-        whole = (rows.names.step_key({name: value}), *RANK_KEYS, *ATTEMPT_KEYS)
-        if scalars.step(value) is not None and isinstance(value, int) and name in whole:
-            return pa.int64()
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return pa.float64()
-        return pa.string() if isinstance(value, str) else None
-
-    fields = []
-    for name, value in known.items():
-        if isinstance(value, dict):
-            inner = [(key, type_of(f"{name}/{key}", item)) for key, item in value.items()]
-            kept = [(key, kind) for key, kind in inner if kind is not None]
-            kind = pa.struct(kept) if kept else None
-        else:
-            kind = type_of(name, value)
-        if kind is not None:
-            fields.append((name, kind))
-    return pa.schema(fields)
 
 
 def _flat(table: Any) -> Sequence[_Column]:

@@ -28,7 +28,7 @@ _VERSION = re.compile(r"version_(\d{1,9})\Z")
 def claims(look: Look) -> float:
     """Certain of a folder of versions; likely for one version or a `metrics.csv` with a step and an epoch."""
     if look.is_folder:
-        if look.path.name == "lightning_logs" or any(_has_metrics(look.path / name) for name in look.names):
+        if any(_has_metrics(look.path / name) for name in look.names):  # `lightning_logs` may hold event files instead
             return 0.9
         return 0.85 if FILE in look.names and "hparams.yaml" in look.names else 0.5 if FILE in look.names else 0.0
     header = set(look.head.split(b"\n", 1)[0].strip().split(b","))

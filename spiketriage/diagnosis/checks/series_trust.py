@@ -1,0 +1,43 @@
+"""Check: the logs show what they claim to show.
+
+A metric that was never wired, a filtered NaN, a step that had to be counted: context, since it accuses the log alone.
+"""
+
+from __future__ import annotations
+
+from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.diagnosis.view import View
+from spiketriage.records import Finding, Where
+
+NAME = "series-trust"
+
+
+def run(view: View) -> tuple[Finding, ...]:
+    """One finding: the series that must not be believed, with the first one's reason."""
+    series = [one for log in view.telemetry.logs for one in log.series]
+    doubtful = [one for one in series if not one.trusted]
+    hidden = sum(len(one.reasons) for one in series)
+    if doubtful:
+        first = doubtful[0]
+        return (
+            Finding(
+                name=NAME,
+                outcome="differs",
+                summary=f"not to be believed: {listed([one.name for one in doubtful])}: {first.trust}",
+                where=Where(key=first.name, path=first.source),
+                expected="a series that shows what its name says",
+                seen=first.trust,
+                magnitude=float(len(doubtful)),
+                judged=False,
+            ),
+        )
+    if not series:
+        return (untestable(NAME, "the recorder's own telemetry needs no trust", judged=False),)
+    told = f"; {counted(hidden, 'value')} that the logs hide were made visible" if hidden else ""
+    return (
+        agrees(
+            NAME,
+            f"nothing speaks against {counted(len(series), 'series').replace('seriess', 'series')}{told}",
+            judged=False,
+        ),
+    )

@@ -1,0 +1,35 @@
+"""Check: no stored generation holds a NaN or an infinity in its weights or its optimizer.
+
+It judges generations whose bytes were read, and never opens one itself.
+"""
+
+from __future__ import annotations
+
+from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.diagnosis.view import View
+from spiketriage.records import Finding, Where
+
+NAME = "stored-finiteness"
+
+
+def run(view: View) -> tuple[Finding, ...]:
+    """One finding: the first generation that is not finite, and how many are not."""
+    measured = [one for one in view.generations if one.file_digests]
+    bad = [one for one in measured if one.nonfinite]
+    if bad:
+        first = bad[0]
+        return (
+            Finding(
+                name=NAME,
+                outcome="nonfinite",
+                summary=f"{listed([one.name for one in bad])} {'holds' if len(bad) == 1 else 'hold'} NaN or infinities: "
+                f"do not resume from there; first: {first.nonfinite[0]}",
+                where=Where(step=first.step, key=first.nonfinite[0].partition(": ")[0], path=first.name),
+                expected="finite",
+                seen=f"{counted(len(first.nonfinite), 'tensor')} nonfinite in {first.name}",
+                magnitude=float(len(bad)),
+            ),
+        )
+    if not measured:
+        return (untestable(NAME, "no generation's bytes were read"),)
+    return (agrees(NAME, f"every element of {counted(len(measured), 'generation')} that was read is finite"),)

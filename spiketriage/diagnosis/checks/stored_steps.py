@@ -1,0 +1,34 @@
+"""Check: every place in a stored generation that states a step states the same one.
+
+A mixture of two generations loads without complaint; it never looks at what the parts hold.
+"""
+
+from __future__ import annotations
+
+from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.view import View
+from spiketriage.records import Finding, Where
+
+NAME = "stored-steps"
+
+
+def run(view: View) -> tuple[Finding, ...]:
+    """One finding: the first generation whose parts are not of one step."""
+    stating = [one for one in view.generations if len(one.stated_steps) > 1]
+    for one in stating:
+        if len(set(one.stated_steps.values())) > 1:
+            told = ", ".join(f"{source} says {step}" for source, step in one.stated_steps.items())
+            return (
+                Finding(
+                    name=NAME,
+                    outcome="differs",
+                    summary=f"{one.name}: its parts are not of one step: {told}",
+                    where=Where(step=one.step, path=one.name),
+                    expected="one step",
+                    seen=told,
+                    magnitude=float(max(one.stated_steps.values()) - min(one.stated_steps.values())),
+                ),
+            )
+    if not stating:
+        return (untestable(NAME, "no generation states its step in more than one place"),)
+    return (agrees(NAME, f"all places of {counted(len(stating), 'generation')} state one step each"),)

@@ -1,0 +1,34 @@
+"""Check: no stored generation holds finite values that no healthy state has.
+
+Negative sums of squares, absurd or denormal weights, pages of zeros; it never calls a value odd by comparison.
+"""
+
+from __future__ import annotations
+
+from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.diagnosis.view import View
+from spiketriage.records import Finding, Where
+
+NAME = "stored-values"
+
+
+def run(view: View) -> tuple[Finding, ...]:
+    """One finding: the first generation with an odd tensor, and how many there are."""
+    measured = [one for one in view.generations if one.file_digests and one.layout != "native"]
+    odd = [one for one in measured if one.odd]
+    if odd:
+        first = odd[0]
+        return (
+            Finding(
+                name=NAME,
+                outcome="differs",
+                summary=f"{listed([one.name for one in odd])}: {first.odd[0]}",
+                where=Where(step=first.step, key=first.odd[0].partition(": ")[0], path=first.name),
+                expected="values of a healthy state",
+                seen=f"{counted(len(first.odd), 'odd tensor')} in {first.name}",
+                magnitude=float(len(odd)),
+            ),
+        )
+    if not measured:
+        return (untestable(NAME, "no generation of a foreign layout was read"),)
+    return (agrees(NAME, f"no tensor of {counted(len(measured), 'generation')} that was read is absurd"),)

@@ -1,0 +1,32 @@
+"""Every event in a folder of frozen evidence, whichever source wrote it.
+
+This module never judges an event; a file that no source claims, or that cannot be read, has none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from spiketriage.errors import EvidenceError
+from spiketriage.facts import Event
+from spiketriage.readers.events.sources import SOURCES
+from spiketriage.readers.look import best, look
+
+
+def read_events(folder: Path) -> Iterator[Event]:
+    """The events of every file below `folder`, file by file; a folder that is not there has none."""
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            yield from _of_file(Path(parent) / name)
+
+
+def _of_file(path: Path) -> Iterator[Event]:
+    try:
+        claimed = best(SOURCES, look(path))
+        if claimed is not None:
+            yield from claimed[0].read(path).events
+    except EvidenceError:
+        return  # `freeze` and `inspect` say what is wrong with a file
