@@ -57,7 +57,8 @@ def log(facts: LogFacts) -> Iterator[str]:
     if len(facts.series) > MAX_LINES:
         yield f"… and {len(facts.series) - MAX_LINES} more series"
     for rollback in islice(facts.rollbacks, MAX_LINES):
-        yield f"restart: attempt {rollback.attempt} begins at step {rollback.first_step}, after step {rollback.last_step}"
+        span = f"begins at step {rollback.first_step}, after step {rollback.last_step}"
+        yield f"restart: attempt {rollback.attempt} {span}"
     yield from events(facts.events)
     yield from _bounded("PROBLEM ", facts.problems)
     yield from _bounded("note: ", facts.notes)
@@ -74,11 +75,10 @@ def event_file(facts: EventFacts) -> Iterator[str]:
 
 def data(facts: DataFacts) -> Iterator[str]:
     """The lines of a data store."""
-    documents = (
-        "an unknown number of documents" if facts.num_documents is None else counted(facts.num_documents, "document")
+    documents, tokens = (
+        "an unknown number" if number is None else str(number) for number in (facts.num_documents, facts.num_tokens)
     )
-    tokens = "an unknown number of tokens" if facts.num_tokens is None else f"{facts.num_tokens} tokens"
-    yield f"{documents}, {tokens}, {facts.dtype}, in {counted(len(facts.files), 'file')}"
+    yield f"documents: {documents}, tokens: {tokens}, {facts.dtype}, in {counted(len(facts.files), 'file')}"
     yield from _bounded("PROBLEM ", facts.problems)
     yield from _bounded("note: ", facts.notes)
 

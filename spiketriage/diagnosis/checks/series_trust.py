@@ -34,10 +34,4 @@ def run(view: View) -> tuple[Finding, ...]:
     if not series:
         return (untestable(NAME, "the recorder's own telemetry needs no trust", judged=False),)
     told = f"; {counted(hidden, 'value')} that the logs hide were made visible" if hidden else ""
-    return (
-        agrees(
-            NAME,
-            f"nothing speaks against {counted(len(series), 'series').replace('seriess', 'series')}{told}",
-            judged=False,
-        ),
-    )
+    return (agrees(NAME, f"nothing speaks against the {len(series)} series of the logs{told}", judged=False),)

@@ -22,8 +22,8 @@ def run(view: View) -> tuple[Finding, ...]:
             Finding(
                 name=NAME,
                 outcome="nonfinite",
-                summary=f"{listed([one.name for one in bad])} {'holds' if len(bad) == 1 else 'hold'} NaN or infinities: "
-                f"do not resume from there; first: {first.nonfinite[0]}",
+                summary=f"NaN or infinities in {listed([one.name for one in bad])}: do not resume from there; "
+                f"first: {first.nonfinite[0]}",
                 where=Where(step=first.step, key=first.nonfinite[0].partition(": ")[0], path=first.name),
                 expected="finite",
                 seen=f"{counted(len(first.nonfinite), 'tensor')} nonfinite in {first.name}",
