@@ -92,3 +92,4 @@ def test_no_flip_invents_a_point(at: int, bits: int, tmp_path_factory: pytest.Te
 def test_claims() -> None:
     assert wandb_file.claims(look(STEPPED)) > 0.95
     assert wandb_file.claims(look(FIXTURES / "trackio.db")) == 0
+    assert wandb_file.claims(look(STEPPED.parent)) == 0  # two runs: each file is claimed for itself

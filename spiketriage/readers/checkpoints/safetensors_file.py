@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import xxhash
 
 from spiketriage.digests import read_pass
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.readers.json_file import is_count
 from spiketriage.readers.ranges import ByteRange, RangeSplitter
+from spiketriage.readers.scan.kernels import is_scannable
+from spiketriage.readers.scan.piece import Piece, Span, scan_piece
 
 _MAX_DIMENSIONS = 64  # as in torch and numpy
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
@@ -31,27 +32,6 @@ _ITEM_BITS = {
     **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
     **dict.fromkeys(("U32", "I32", "F32"), 32),
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FloatBits:
-    """The bit pattern of a float: an element is nonfinite when its magnitude bits reach `infinity`."""
-
-    unsigned: str
-    signed: str
-    magnitude: int
-    infinity: int
-
-
-_FLOATS = {
-    "F64": _FloatBits(unsigned="<u8", signed="<i8", magnitude=(1 << 63) - 1, infinity=0x7FF << 52),
-    "F32": _FloatBits(unsigned="<u4", signed="<i4", magnitude=0x7FFFFFFF, infinity=0x7F800000),
-    "C64": _FloatBits(unsigned="<u4", signed="<i4", magnitude=0x7FFFFFFF, infinity=0x7F800000),
-    "F16": _FloatBits(unsigned="<u2", signed="<i2", magnitude=0x7FFF, infinity=0x7C00),
-    "BF16": _FloatBits(unsigned="<u2", signed="<i2", magnitude=0x7FFF, infinity=0x7F80),
-    "F8_E5M2": _FloatBits(unsigned="u1", signed="i1", magnitude=0x7F, infinity=0x7C),
-    "F8_E4M3": _FloatBits(unsigned="u1", signed="i1", magnitude=0x7F, infinity=0x7F),  # NaN only, no infinity
 }
 
 
@@ -134,12 +114,16 @@ def measure(path: Path) -> FileFacts:
         EvidenceError: the file cannot be read.
     """
     header = read_header(path)
-    state, scan = xxhash.xxh3_128(), _FiniteScan(header)
-    splitter = RangeSplitter([ByteRange(start=t.start, end=t.end) for t in header.tensors], scan.feed)
-    count = read_pass(path, (state.update, splitter))
-    if count != header.size_bytes:
-        raise CorruptFileError(path, "size", expected=header.size_bytes, seen=count)
-    return FileFacts(digest=state.hexdigest(), size_bytes=count, nonfinite=tuple(sorted(scan.nonfinite)))
+    spans = tuple(
+        Span(key=number, start=tensor.start, end=tensor.end, dtype=tensor.dtype)
+        for number, tensor in enumerate(header.tensors)
+        if is_scannable(tensor.dtype)
+    )
+    facts = scan_piece(Piece(path=str(path), start=0, end=header.size_bytes, spans=spans))
+    if facts.problem:
+        raise EvidenceError(facts.problem)
+    nonfinite = sorted(header.tensors[one.key].name for one in facts.counted if one.tally.first is not None)
+    return FileFacts(digest=facts.digest.hex(), size_bytes=facts.num_bytes, nonfinite=tuple(nonfinite))
 
 
 def tensor_digests(path: Path) -> Mapping[str, str]:
@@ -205,36 +189,3 @@ def _entry(path: Path, name: str, item: object, data_start: int) -> TensorEntry:
         expected = f"{-(-math.prod(shape) * _ITEM_BITS[dtype] // 8)} bytes for {dtype} {list(shape)}"
         raise CorruptFileError(path, where, expected=expected, seen=f"{end - start} bytes")
     return TensorEntry(name=name, dtype=dtype, shape=shape, start=data_start + start, end=data_start + end)
-
-
-class _FiniteScan:
-    """Takes the pieces of tensors in file order; an element may be cut by the border of two pieces."""
-
-    def __init__(self, header: Header) -> None:
-        self._tensors = header.tensors
-        self._carry = b""
-        self._number = -1
-        self.nonfinite: set[str] = set()
-
-    def feed(self, number: int, piece: memoryview) -> None:
-        """Take the next piece of tensor `number`."""
-        tensor = self._tensors[number]
-        bits = _FLOATS.get(tensor.dtype)
-        if number != self._number:
-            self._number, self._carry = number, b""
-        if tensor.dtype == "F8_E8M0" and bytes(piece).find(b"\xff") >= 0:  # its only nonfinite value
-            self.nonfinite.add(tensor.name)
-        if bits is None:
-            return
-        data: bytes | memoryview = self._carry + bytes(piece) if self._carry else piece
-        whole = len(data) - len(data) % np.dtype(bits.unsigned).itemsize
-        self._carry = bytes(data[whole:])
-        if whole and _holds_nonfinite(np.frombuffer(data[:whole], dtype=bits.unsigned), bits):
-            self.nonfinite.add(tensor.name)
-
-
-def _holds_nonfinite(words: np.ndarray[Any, np.dtype[Any]], bits: _FloatBits) -> bool:
-    # Two integer maxima instead of isfinite(): no temporary array, and exact. Read unsigned, the largest word
-    # is the negative number of largest magnitude, if there is one; read signed, the largest positive number.
-    largest = int(words.max()) & bits.magnitude
-    return largest >= bits.infinity or int(words.view(bits.signed).max()) >= bits.infinity

@@ -42,9 +42,9 @@ class _Run:
 
 
 def claims(look: Look) -> float:
-    """Certain of the file's first six bytes; likely for a folder that holds one such file."""
+    """Certain of the file's first six bytes; likely for a folder with exactly one such file."""
     if look.is_folder:
-        return 0.9 if any(name.endswith(SUFFIX) for name in look.names) else 0.0
+        return 0.9 if sum(name.endswith(SUFFIX) for name in look.names) == 1 else 0.0
     if look.head.startswith(MAGIC):
         return 0.98
     return 0.7 if look.path.suffix == SUFFIX else 0.0
