@@ -138,7 +138,8 @@ def judge(causes: Sequence[Cause], case: Case) -> Verdict:
         return _verdict(case, views, "undetermined", f"still possible: {', '.join(names)}", candidates=names)
     found = anomalies(case)
     if found:
-        return _verdict(case, views, "unresolved", f"no known cause explains {', '.join(found)} together")
+        together = " together" if len(found) > 1 else ""
+        return _verdict(case, views, "unresolved", f"no known cause explains {', '.join(found)}{together}")
     if case.alarmed or case.spiked:
         return _verdict(case, views, "unresolved", "something spiked, and no check or experiment found what differs")
     if not _was_looked_at(case):

@@ -39,6 +39,8 @@ def possible(experiments: Sequence[Experiment], setting: Setting, case: Case) ->
     Batch experiments mean something only when the incident spiked and reproduced (DESIGN §6), and the look at a
     later window only when it did not.
     """
+    if setting.unreplayable:
+        return ()
     replay = case.findings.get(REPLAY)
     if replay is None:
         return (REPLAY,)

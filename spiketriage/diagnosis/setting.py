@@ -56,6 +56,7 @@ class Setting:
     anomalous; `suspect` is the step of the batch tests; `first_bad` the earliest anchor, which the replay must cover;
     `production` is the recorded chain; `later_good` a complete generation after the window, to be replayed for a step;
     `ids` are production's batch names by step and rank; `clean` are steps whose batches looked ordinary;
+    `unreplayable` is why no step of this run can be executed, empty where one can;
     `threshold` is how many scales of `band` count as anomalous: half of what production itself showed.
     """
 
@@ -77,6 +78,7 @@ class Setting:
     later_good_step: int
     run_key: str
     reference_code: str | None
+    unreplayable: str = ""
 
     def replay(self, *, last: int | None = None, repeat: int = 0, **factors: str) -> Trial:
         """A replay from the known-good generation over the suspect window."""
@@ -132,6 +134,9 @@ def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
     telemetry = view.telemetry
     if anchors.onset is None:
         anchors = audit_anchors(view, anchors)
+    if not telemetry.steps:
+        hint = f"spiketriage status {view.settings.run}"
+        raise RefusedError("no step is recorded: there is nothing to replay or to weigh", hint=hint)
     if anchors.known_good is None:
         raise RefusedError(
             "no known-good generation: nothing can be replayed", hint=f"spiketriage status {view.settings.run}"
@@ -166,7 +171,17 @@ def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
         threshold=_threshold(shown, band),
         run_key=_run_key(view, anchors, suspect),
         reference_code=_reference_code(view, anchors, suspect),
+        unreplayable=_unreplayable(view, suspect),
     )
+
+
+def _unreplayable(view: View, suspect: int) -> str:
+    settings = view.settings
+    if not settings.harness:
+        return "the run names no harness, so none of its steps can be executed"
+    if view.telemetry.identity(suspect) is None and not settings.python_path:
+        return "neither telemetry nor settings say which code the run was made by"
+    return ""
 
 
 def audit_anchors(view: View, anchors: Anchors) -> Anchors:
@@ -194,7 +209,11 @@ def make_site(view: View, setting: Setting, trials: Path) -> Site:
     """Where this incident's trials run; `deployed` is the code that production ran at the suspect step."""
     settings = view.settings
     identity = view.telemetry.identity(setting.suspect)
-    deployed = _code_parent(view, identity.code_path) if identity else Path(settings.python_path[0])
+    deployed = (
+        _code_parent(view, identity.code_path)
+        if identity
+        else Path(next(iter(settings.python_path), str(settings.run)))
+    )
     codes = {"deployed": deployed}
     if setting.reference_code is not None:
         codes["reference"] = _code_parent(view, setting.reference_code)

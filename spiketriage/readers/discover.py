@@ -6,25 +6,16 @@ This module never follows a link to a folder, and stops looking at a bound that 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from spiketriage.errors import EvidenceError
-from spiketriage.readers.checkpoints.layouts import LAYOUTS
-from spiketriage.readers.data.stores import STORES
-from spiketriage.readers.events.sources import SOURCES
 from spiketriage.readers.look import Format, Look, look
-from spiketriage.readers.telemetry.formats import FORMATS
 
 Kind = Literal["checkpoint", "telemetry", "events", "data"]
-KINDS: tuple[tuple[Kind, tuple[Format, ...]], ...] = (
-    ("checkpoint", LAYOUTS),
-    ("telemetry", FORMATS),
-    ("events", SOURCES),
-    ("data", STORES),
-)
 MAX_PATHS = 50_000
 MAX_DEPTH = 12
 CONVINCED = 0.5  # a claim below this is a guess, which only `inspect` may show
@@ -54,11 +45,23 @@ class Discovery:
         return tuple(claim for claim in self.claims if claim.kind == kind)
 
 
+@cache
+def kinds() -> Mapping[Kind, tuple[Format, ...]]:
+    """Every format that can be read, by kind, in order of precedence."""
+    # Fifty readers, imported when they are asked for: the runs of our own recorder need none of them.
+    from spiketriage.readers.checkpoints.layouts import LAYOUTS  # noqa: PLC0415
+    from spiketriage.readers.data.stores import STORES  # noqa: PLC0415
+    from spiketriage.readers.events.sources import SOURCES  # noqa: PLC0415
+    from spiketriage.readers.telemetry.formats import FORMATS  # noqa: PLC0415
+
+    return {"checkpoint": LAYOUTS, "telemetry": FORMATS, "events": SOURCES, "data": STORES}
+
+
 def claims_on(seen: Look) -> tuple[Claim, ...]:
     """Every claim on a path, the surest first; an earlier kind or format wins a tie."""
     found = [
         Claim(kind=kind, format=one, path=seen.path, confidence=confidence)
-        for kind, formats in KINDS
+        for kind, formats in kinds().items()
         for one in formats
         if (confidence := one.claims(seen)) > 0
     ]
@@ -106,7 +109,7 @@ class _Walk:
                 self.notes.append(f"{path}: only the first {MAX_PATHS} files and folders were looked at")
                 return
             child = path / name
-            if name in _NOT_EVIDENCE or (child.is_symlink() and os.path.isdir(child)):
+            if name in _NOT_EVIDENCE or (os.path.islink(child) and os.path.isdir(child)):
                 continue
             yield from self.below(child, depth + 1, outer)
 
@@ -124,7 +127,7 @@ def files_of(claim: Claim) -> Iterator[Path]:
     if claim.path.is_file():
         yield claim.path
         return
-    formats = dict(KINDS)[claim.kind]
+    formats = kinds()[claim.kind]
     for parent, folders, names in os.walk(claim.path):
         folders[:] = sorted(name for name in folders if name not in _NOT_EVIDENCE)
         for name in sorted(names):

@@ -18,6 +18,10 @@ from spiketriage.errors import EvidenceError
 HEAD_BYTES = 4096
 MAX_NAMES = 200_000
 LFS_HEAD = b"version https://git-lfs.github.com/spec/"
+SOURCE_SUFFIXES = (
+    ".py", ".pyi", ".ipynb", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go", ".js", ".ts", ".java",
+    ".sh", ".bash", ".sbatch", ".slurm", ".md", ".rst", ".tex", ".html", ".css", ".diff", ".patch",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,11 @@ class Look:
     def is_lfs_pointer(self) -> bool:
         """Whether the file is a Git-LFS pointer: a few lines that stand for bytes which were never fetched."""
         return self.head.startswith(LFS_HEAD)
+
+    @property
+    def is_source(self) -> bool:
+        """Whether the name is that of source code or prose, which may quote lines of a log and is none."""
+        return not self.is_folder and self.path.suffix.lower() in SOURCE_SUFFIXES
 
 
 class Format(Protocol):

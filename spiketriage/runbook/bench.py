@@ -91,6 +91,19 @@ def open_bench(run_folder: Path, incidents: Path | None, incident: str | None) -
     )
 
 
+def require_replayable(bench: Bench) -> None:
+    """Refuse to execute steps of a run that cannot be.
+
+    Raises:
+        RefusedError: the run has no harness, or nothing says which code made it.
+    """
+    if bench.setting.unreplayable:
+        raise RefusedError(
+            f"{bench.setting.unreplayable}: see `Your own trainer` in the README for the ten methods that it takes",
+            hint=bench.command("bisect"),
+        )
+
+
 def new_rows(answers: Sequence[Answer]) -> list[TrialRow]:
     """Rows for the incident; a trial that was answered from the cache keeps the row it has."""
     return [answer.row for answer in answers if not answer.cached]

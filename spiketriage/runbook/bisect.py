@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from spiketriage.diagnosis.cause import HUMAN
+from spiketriage.diagnosis.cause import ASIDE, HUMAN
 from spiketriage.diagnosis.causes import CAUSES
 from spiketriage.diagnosis.experiments import EXPERIMENTS
 from spiketriage.diagnosis.judge import Case, judge
@@ -41,6 +41,8 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
         session.exit_code = 5 if verdict.kind in INCONCLUSIVE else 0
     later = later_anomalies(bench)
     told = [f"later: {_steps(later)}, where something differs too, is not explained here"] if later else []
+    if bench.setting.unreplayable:
+        told.append(f"not replayed: {bench.setting.unreplayable}")
     why = [] if settled or proposal is None else [f"why next: {proposal.why} ({proposal.num_steps} steps)"]
     return StepResult(
         incident=bench.incident.id,
@@ -78,7 +80,11 @@ def later_anomalies(bench: Bench) -> list[int]:
         return []
     suspect = bench.setting.suspect
     alarms = {point.step for point in bench.dossier.steps if point.alarm and point.step > suspect + STEPS_AFTER}
-    against = [f for f in bench.dossier.findings if f.judged and f.outcome in ("differs", "nonfinite")]
+    against = [
+        f
+        for f in bench.dossier.findings
+        if f.judged and f.outcome in ("differs", "nonfinite") and f.name not in ASIDE  # what a spike leaves behind
+    ]
     return sorted(alarms | {f.where.step for f in against if f.where.step is not None and f.where.step > suspect})
 
 

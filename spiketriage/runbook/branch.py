@@ -15,7 +15,7 @@ from spiketriage.diagnosis.launch import Answer, execute, unique
 from spiketriage.diagnosis.plan import REPLAY, cost, is_meaningful
 from spiketriage.errors import RefusedError, UsageError
 from spiketriage.records import Finding, StepResult
-from spiketriage.runbook.bench import Bench, new_rows, open_bench
+from spiketriage.runbook.bench import Bench, new_rows, open_bench, require_replayable
 from spiketriage.runbook.progress import say
 
 
@@ -38,6 +38,7 @@ def run(
     bench = open_bench(run_folder, incidents, incident)
     if list_only:
         return _listing(bench)
+    require_replayable(bench)
     if not experiments and not factors and bench.proposal() is None:
         return _nothing_left(bench)
     chosen = _chosen(bench, experiments, factors)

@@ -13,7 +13,7 @@ import numpy as np
 
 from spiketriage.diagnosis.findings import counted, listed
 from spiketriage.facts import CheckpointFacts, DataFacts, Event, EventFacts, LogFacts, Measurement, Series
-from spiketriage.readers.scan.oddities import nonfinite, oddities
+from spiketriage.readers.scan.oddities import nonfinite, oddities, suspicions
 
 MAX_LINES = 12
 # What torch, numpy and the trainers' own classes put into a pickle; anything else deserves a look.
@@ -95,6 +95,32 @@ def events(found: Iterable[Event]) -> Iterator[str]:
         yield f"… and {len(ranked) - MAX_LINES} more events"
 
 
+def brief_checkpoint(facts: CheckpointFacts) -> str:
+    """The one line of a checkpoint among others."""
+    step = "step not stated" if facts.step is None else f"step {facts.step}"
+    if not facts.steps_agree:
+        return next(_steps(facts))
+    if facts.problems:
+        more = f" (and {len(facts.problems) - 1} more)" if len(facts.problems) > 1 else ""
+        return f"PROBLEM {step}: {facts.problems[0]}{more}"
+    complete = "complete" if facts.complete else f"NOT complete: {facts.interrupted or 'its save did not end'}"
+    return f"{step}, {complete}, {size(sum(file.size_bytes for file in facts.files))}"
+
+
+def brief_log(facts: LogFacts) -> str:
+    """The one line of a telemetry source among others."""
+    ranked = _by_interest(facts.series)
+    told = _series(ranked[0]) if ranked else "no series"
+    problem = f"; {facts.problems[0]}" if facts.problems else ""
+    restarts = f"; {counted(len(facts.rollbacks), 'restart')}" if facts.rollbacks else ""
+    return f"{told}{restarts}{problem}"
+
+
+def brief_events(found: Iterable[Event]) -> str:
+    """The one line of a file of system evidence among others."""
+    return next(events(found), "no event of a known kind")
+
+
 def size(num_bytes: int) -> str:
     """A size for people: `3.2 GB`."""
     value, unit = float(num_bytes), "B"
@@ -135,7 +161,8 @@ def _measured(facts: CheckpointFacts, measured: Measurement) -> Iterator[str]:
     yield from _bounded("NONFINITE ", found)
     if not found and measured.stats:
         yield f"every element of {counted(len(measured.stats), 'tensor')} is finite"
-    yield from _bounded("ODD ", list(oddities(facts.tensors, measured)))
+    yield from _bounded("ODD ", oddities(facts.tensors, measured))
+    yield from _bounded("look at ", suspicions(facts.tensors, measured))
     promised = len(facts.extents) or sum(chunk.container == "zip" for t in facts.tensors for chunk in t.chunks)
     if promised and not measured.damage:
         yield f"{counted(promised, 'stored checksum')} hold"

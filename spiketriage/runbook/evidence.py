@@ -17,6 +17,7 @@ from spiketriage.incident.store import Incident
 from spiketriage.readers.checkpoints.native import parse_manifest
 from spiketriage.readers.data.native_index import read_index
 from spiketriage.readers.events.found import read_events
+from spiketriage.readers.telemetry.lineage import Telemetry
 from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.sources import read_telemetry
 from spiketriage.records import NATIVE, DataIndex, Dossier, GenerationFacts, Manifest, RunSettings
@@ -37,7 +38,7 @@ def load_view(incident: Incident, settings: RunSettings) -> View:
     dossier = incident.dossier()
     require_frozen(dossier, incident, settings.run)
     payload = layout.payload(incident.folder)
-    telemetry = read_telemetry(payload / layout.TELEMETRY, Names(columns=settings.columns))
+    telemetry = _telemetry(payload / layout.TELEMETRY, settings)
     told = (event for log in telemetry.logs for event in log.events)
     return View(
         telemetry=telemetry,
@@ -48,6 +49,17 @@ def load_view(incident: Incident, settings: RunSettings) -> View:
         anchors=dossier.anchors,
         settings=settings,
     )
+
+
+def _telemetry(folder: Path, settings: RunSettings) -> Telemetry:
+    """The frozen telemetry; none where a foreign run had none, so that what it stored can still be checked.
+
+    Raises:
+        EvidenceError: there was some, and it cannot be read.
+    """
+    if not folder.exists() and settings.telemetry == settings.run:
+        return Telemetry(segments=(), problems=(f"{settings.run}: no telemetry was frozen",))
+    return read_telemetry(folder, Names(columns=settings.columns))
 
 
 def require_frozen(dossier: Dossier, incident: Incident, run: Path) -> None:

@@ -40,6 +40,7 @@ from spiketriage.runbook.gather import COPIERS, gather
 from spiketriage.runbook.onset import NOTHING, Onset, find_onset
 from spiketriage.runbook.pin import InPlace, link, secure
 from spiketriage.runbook.progress import say
+from spiketriage.runbook.series_table import tables
 from spiketriage.runbook.telemetry_table import write_parquet
 from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
 
@@ -177,7 +178,8 @@ def _freeze(session: Session, subject: _Subject) -> int:
     in_place = list(_in_place(folder, subject, generations, anchors))
     session.artifacts([*measured.artifacts, *lost, *in_place])
     if subject.telemetry is not None:
-        write_parquet(subject.telemetry, folder / layout.EVIDENCE / layout.PARQUET)
+        series = [one for log in subject.telemetry.logs for one in log.series]
+        write_parquet(tables(series) if series else subject.telemetry, folder / layout.EVIDENCE / layout.PARQUET)
     bag.close(folder / layout.EVIDENCE, copied.sha256)
     kept = [*_gaps(subject), *copied.artifacts, *measured.artifacts, *lost, *in_place]
     missed = dict.fromkeys(one.path for one in kept if one.kept == "missing")

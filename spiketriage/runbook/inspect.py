@@ -14,7 +14,7 @@ from spiketriage.errors import EvidenceError
 from spiketriage.facts import CheckpointFacts
 from spiketriage.readers.checkpoints.layouts import Layout
 from spiketriage.readers.data.stores import DataStore
-from spiketriage.readers.discover import KINDS, Claim, claims_on, discover
+from spiketriage.readers.discover import CONVINCED, Claim, claims_on, discover, kinds
 from spiketriage.readers.events.sources import EventSource
 from spiketriage.readers.look import Look, look
 from spiketriage.readers.scan.run import measure
@@ -22,11 +22,11 @@ from spiketriage.readers.telemetry.formats import LogFormat
 from spiketriage.readers.telemetry.names import DEFAULT
 from spiketriage.records import StepResult
 from spiketriage.runbook import describe, typed
+from spiketriage.runbook.inventory import inventory
 
 SMALL_BYTES = 256_000_000  # below this every byte is read without being asked, which takes well under a second
 INTEGRITY, UNKNOWN = 4, 5
 _TROUBLE = ("PROBLEM", "NONFINITE", "ODD", "NOT complete")
-MAX_FOUND = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,7 @@ class _Told:
     """The lines about one path."""
 
     lines: tuple[str, ...]
+    is_empty: bool
 
     @property
     def is_trouble(self) -> bool:
@@ -48,20 +49,29 @@ def run(path: Path, *, deep: bool = False) -> StepResult:
     """
     seen = look(path)
     claims = claims_on(seen)
-    if not claims:
-        inside = discover(path).claims if seen.is_folder else ()
-        return _inside(path, inside) if inside else _unknown(seen)
-    best = claims[0]
+    is_one_thing = any(one.kind in ("checkpoint", "data") and one.confidence >= CONVINCED for one in claims)
+    if seen.is_folder and not is_one_thing:
+        found = discover(path)
+        if found.claims:
+            return inventory(path, found)
+    refuted: list[str] = []
+    for at, claim in enumerate(claims):
+        told = _told(claim, deep=deep)
+        if told.is_empty and claim.confidence < CONVINCED:  # a guess that reading does not bear out
+            refuted.append(f"{claim.format.NAME} ({claim.confidence:.2f}): {_why(told)}")
+        else:
+            return _known(seen, claim, told, claims[at + 1 :])
+    return _unknown(seen, refuted)
+
+
+def _known(seen: Look, best: Claim, told: _Told, others: tuple[Claim, ...]) -> StepResult:
+    path = seen.path
     lines = [f"{path}: {best.kind}: {best.format.NAME} (confidence {best.confidence:.2f})"]
-    try:
-        told = _Told(lines=tuple(_lines(best, deep=deep)))
-    except EvidenceError as error:
-        told = _Told(lines=(f"PROBLEM {error.message}", *([f"hint: {error.hint}"] if error.hint else [])))
     lines += [f"  {line}" for line in told.lines]
     lines += [f"  tells: {best.format.TELLS}", f"  cannot tell: {best.format.CANNOT}"]
-    others = [f"{one.format.NAME} ({one.confidence:.2f})" for one in claims[1:4]]
     if others:
-        lines.append(f"  less likely: {', '.join(others)}")
+        names = [f"{one.format.NAME} ({one.confidence:.2f})" for one in others[:3]]
+        lines.append(f"  less likely: {', '.join(names)}")
     return StepResult(
         incident="",
         exit_code=INTEGRITY if told.is_trouble else 0,
@@ -72,15 +82,29 @@ def run(path: Path, *, deep: bool = False) -> StepResult:
     )
 
 
-def _lines(claim: Claim, *, deep: bool) -> Iterator[str]:
-    if claim.kind == "checkpoint":
-        yield from _checkpoint(cast(Layout, claim.format).read(claim.path), deep=deep)
-    elif claim.kind == "telemetry":
-        yield from describe.log(cast(LogFormat, claim.format).read(claim.path, DEFAULT))
-    elif claim.kind == "events":
-        yield from describe.event_file(cast(EventSource, claim.format).read(claim.path))
-    else:
-        yield from describe.data(cast(DataStore, claim.format).read(claim.path))
+def _told(claim: Claim, *, deep: bool) -> _Told:
+    """What the claim's reader says of its path; there may be nothing of the format in it."""
+    try:
+        if claim.kind == "checkpoint":
+            stored = cast(Layout, claim.format).read(claim.path)
+            is_empty = not stored.tensors and not stored.fields
+            return _Told(lines=tuple(_checkpoint(stored, deep=deep)), is_empty=is_empty)
+        if claim.kind == "telemetry":
+            log = cast(LogFormat, claim.format).read(claim.path, DEFAULT)
+            return _Told(lines=tuple(describe.log(log)), is_empty=not log.series and not log.events)
+        if claim.kind == "events":
+            file = cast(EventSource, claim.format).read(claim.path)
+            return _Told(lines=tuple(describe.event_file(file)), is_empty=not file.events)
+        store = cast(DataStore, claim.format).read(claim.path)
+        return _Told(lines=tuple(describe.data(store)), is_empty=not store.num_documents and not store.num_tokens)
+    except EvidenceError as error:
+        lines = (f"PROBLEM {error.message}", *([f"hint: {error.hint}"] if error.hint else []))
+        return _Told(lines=lines, is_empty=True)
+
+
+def _why(told: _Told) -> str:
+    problem = next((line.removeprefix("PROBLEM ") for line in told.lines if line.startswith("PROBLEM ")), "")
+    return problem or "nothing of it is there"
 
 
 def _checkpoint(facts: CheckpointFacts, *, deep: bool) -> Iterator[str]:
@@ -92,25 +116,8 @@ def _checkpoint(facts: CheckpointFacts, *, deep: bool) -> Iterator[str]:
         yield f"its {describe.size(num_bytes)} were not read: `{again}` looks at every element and checksum"
 
 
-def _inside(path: Path, claims: tuple[Claim, ...]) -> StepResult:
-    shown = [
-        f"  {one.path.relative_to(path)}: {one.kind}: {one.format.NAME} ({one.confidence:.2f})"
-        for one in claims[:MAX_FOUND]
-    ]
-    more = [f"  … and {len(claims) - MAX_FOUND} more"] if len(claims) > MAX_FOUND else []
-    kinds = ", ".join(f"{sum(one.kind == kind for one in claims)} {kind}" for kind, _ in KINDS)
-    return StepResult(
-        incident="",
-        exit_code=0,
-        verdict="clean",
-        lines=(f"{path}: a folder that holds: {kinds}", *shown, *more),
-        data={"claims": [{"path": str(one.path), "kind": one.kind, "format": one.format.NAME} for one in claims]},
-        next_commands=(typed.command("freeze", path, None, None),),
-    )
-
-
-def _unknown(seen: Look) -> StepResult:
-    tried = [one.NAME for _, formats in KINDS for one in formats]
+def _unknown(seen: Look, refuted: list[str]) -> StepResult:
+    tried = [one.NAME for formats in kinds().values() for one in formats]
     if seen.is_folder:
         what = (
             f"a folder with {len(seen.names)} entries: {', '.join(seen.names[:8])}{' …' if len(seen.names) > 8 else ''}"
@@ -123,8 +130,13 @@ def _unknown(seen: Look) -> StepResult:
         incident="",
         exit_code=UNKNOWN,
         verdict="unknown",
-        lines=(f"{seen.path}: of no known format", f"  seen: {what}", f"  tried: {', '.join(tried)}"),
-        data={"seen": what, "tried": tried},
+        lines=(
+            f"{seen.path}: of no known format",
+            f"  seen: {what}",
+            *(f"  not {reason}" for reason in refuted),
+            f"  tried: {', '.join(tried)}",
+        ),
+        data={"seen": what, "refuted": refuted, "tried": tried},
         next_commands=(),
     )
 

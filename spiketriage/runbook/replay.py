@@ -13,7 +13,7 @@ from spiketriage.diagnosis.launch import Answer, execute
 from spiketriage.diagnosis.replaying import NUM_REPLAYS, first_look, replay_findings
 from spiketriage.errors import UsageError
 from spiketriage.records import StepResult
-from spiketriage.runbook.bench import Bench, new_rows, open_bench
+from spiketriage.runbook.bench import Bench, new_rows, open_bench, require_replayable
 from spiketriage.runbook.progress import say
 
 MAX_WINDOW_STEPS = 200
@@ -35,6 +35,7 @@ def run(
         TrialError: the workers failed; their log is named.
     """
     bench = open_bench(run_folder, incidents, incident)
+    require_replayable(bench)
     _check_window(bench, last)
     with bench.incident.session(argv) as session:
         answers = _answers(bench, repeats, last)

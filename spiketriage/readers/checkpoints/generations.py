@@ -8,17 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from spiketriage.errors import EvidenceError
 from spiketriage.facts import CheckpointFacts, Damage, Measurement
 from spiketriage.readers.checkpoints import native
-from spiketriage.readers.checkpoints.layouts import Layout
-from spiketriage.readers.discover import claims_on, discover
+from spiketriage.readers.discover import CONVINCED, Claim, claims_on, discover
 from spiketriage.readers.look import look
-from spiketriage.readers.scan.oddities import nonfinite, oddities
+from spiketriage.readers.scan.oddities import nonfinite, oddities, suspicions
 from spiketriage.readers.scan.run import measure
 from spiketriage.records import GenerationFacts
+
+if TYPE_CHECKING:  # the table of layouts imports every one of them, which a run of our own does not need
+    from spiketriage.readers.checkpoints.layouts import Layout
 
 
 def read_generations(folder: Path, *, verify: bool, executor: Executor | None = None) -> tuple[GenerationFacts, ...]:
@@ -27,33 +29,51 @@ def read_generations(folder: Path, *, verify: bool, executor: Executor | None = 
     Raises:
         EvidenceError: the folder is missing or cannot be read.
     """
-    own = native.read_generations(folder, verify=verify)
-    if own:
-        return own
-    claims = discover(folder, wanted=lambda claim: claim.kind == "checkpoint").claims
-    facts = [_read(cast(Layout, one.format), folder, one.path, verify=verify, executor=executor) for one in claims]
+    try:
+        children = sorted(folder.iterdir())
+    except OSError as error:
+        raise EvidenceError(f"{folder}: checkpoints cannot be read: {error.strerror or error}") from error
+    facts = [native.read_generation(path, verify=verify) for path in children if _is_ours(path)]
+    if not facts:
+        claims = discover(folder, wanted=lambda claim: claim.kind == "checkpoint").claims
+        facts = [_read(one, folder, verify=verify, executor=executor) for one in claims]
     return tuple(sorted(facts, key=lambda one: (-1 if one.step is None else one.step, one.name)))
 
 
 def read_generation(folder: Path, name: str, *, verify: bool, executor: Executor | None = None) -> GenerationFacts:
     """The generation `name` in `folder`; everything wrong with it is in `problems`, one sentence each."""
     path = folder / name
-    if native.claims(path):
+    if _is_ours(path):
         return native.read_generation(path, verify=verify)
     try:
-        claim = next((one for one in claims_on(look(path)) if one.kind == "checkpoint"), None)
+        claim = _claim(path)
     except EvidenceError as error:
         return _unreadable(folder, path, "", error.message)
     if claim is None:
         return _unreadable(folder, path, "", f"{path}: is no checkpoint of a known layout any more")
-    return _read(cast(Layout, claim.format), folder, path, verify=verify, executor=executor)
+    return _read(claim, folder, verify=verify, executor=executor)
 
 
-def _read(layout: Layout, folder: Path, path: Path, *, verify: bool, executor: Executor | None) -> GenerationFacts:
+def _is_ours(path: Path) -> bool:
+    if not native.claims(path):
+        return False
     try:
-        facts = layout.read(path)
+        return native.holds_ours(path) or _claim(path) is None
+    except EvidenceError:
+        return True  # it cannot be looked at, which the reader of our own layout says
+
+
+def _claim(path: Path) -> Claim | None:
+    claims = (one for one in claims_on(look(path)) if one.kind == "checkpoint")
+    return next((one for one in claims if one.confidence >= CONVINCED), None)
+
+
+def _read(claim: Claim, folder: Path, *, verify: bool, executor: Executor | None) -> GenerationFacts:
+    layout = cast("Layout", claim.format)
+    try:
+        facts = layout.read(claim.path)
     except EvidenceError as error:
-        return _unreadable(folder, path, layout.NAME, error.message)
+        return _unreadable(folder, claim.path, layout.NAME, error.message)
     measured = measure(facts, is_full=True, executor=executor) if verify else None
     return _generation(folder, facts, measured)
 
@@ -79,7 +99,7 @@ def _generation(folder: Path, facts: CheckpointFacts, measured: Measurement | No
         world_size=facts.world_size,
         interrupted=facts.interrupted,
         odd=tuple(oddities(facts.tensors, found)),
-        notes=facts.notes,
+        notes=(*facts.notes, *suspicions(facts.tensors, found)),
     )
 
 

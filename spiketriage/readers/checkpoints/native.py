@@ -20,6 +20,8 @@ from spiketriage.wire import generation as wire
 
 NAME = "native"
 _FOLDER = re.compile(r"step-(\d{1,18})\Z")
+_RANK_FILE = re.compile(r"\.rank-\d+\.")
+_RANK_FILE = re.compile(r"(params|optimizer|state)\.rank-\d{5}\.(safetensors|json)")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,8 +32,20 @@ class _Measured:
 
 
 def claims(path: Path) -> bool:
-    """Whether the folder at `path` is meant to be a generation of ours."""
-    return _FOLDER.match(path.name) is not None or (path / wire.MANIFEST_NAME).is_file()
+    """Whether the folder at `path` is meant to be a generation of ours, if nobody else claims it.
+
+    Other trainers name folders alike, so the name alone decides only where nothing else does: see `holds_ours`.
+    """
+    return _FOLDER.match(path.name) is not None or holds_ours(path)
+
+
+def holds_ours(path: Path) -> bool:
+    """Whether a folder holds a file that only our training side writes, damaged or not."""
+    try:
+        names = [entry.name for entry in path.iterdir()]
+    except OSError:
+        return False
+    return any(name in (wire.MANIFEST_NAME, wire.COMPLETE_NAME) or _RANK_FILE.fullmatch(name) for name in names)
 
 
 def read_generations(folder: Path, *, verify: bool) -> tuple[GenerationFacts, ...]:

@@ -22,6 +22,7 @@ CANNOT = "No RNG state, no config; a model-only or exported last save has no opt
 INDEX = "model.safetensors.index.json"
 SHARDED = "sharded"
 _FOLDER = re.compile(r"step-(?:0|[1-9]\d{0,17})\Z")
+_NUM_CURSORS = ("dataloader.dp_world_size", "dataloader.world_size")  # the newer name, and the older
 _CURSOR = re.compile(r"dataloader\.dp_rank_(\d{1,9})\Z")
 
 
@@ -54,7 +55,7 @@ def read(path: Path) -> CheckpointFacts:
 
 def _missing_cursors(part: dcp.Part) -> list[str]:
     values = {field.name: field.values.get("value", "") for field in part.fields}
-    said = values.get("dataloader.dp_world_size", "")
+    said = next((values[key] for key in _NUM_CURSORS if key in values), "")
     if not said.isdecimal() or len(said) > 9:
         return []
     held = {int(found[1]) for name in values if (found := _CURSOR.match(name))}

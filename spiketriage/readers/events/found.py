@@ -11,7 +11,6 @@ from pathlib import Path
 
 from spiketriage.errors import EvidenceError
 from spiketriage.facts import Event
-from spiketriage.readers.events.sources import SOURCES
 from spiketriage.readers.look import best, look
 
 
@@ -24,6 +23,8 @@ def read_events(folder: Path) -> Iterator[Event]:
 
 
 def _of_file(path: Path) -> Iterator[Event]:
+    from spiketriage.readers.events.sources import SOURCES  # noqa: PLC0415  # a run without logs needs none of them
+
     try:
         claimed = best(SOURCES, look(path))
         if claimed is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from spiketriage.facts import EventFacts
 from spiketriage.readers.events import kernel_log, nccl_log, slurm, torchrun_error
-from spiketriage.readers.events.text_lines import Scanner, head_lines, scan
+from spiketriage.readers.events.text_lines import Scanner, TextLine, head_lines, scan
 from spiketriage.readers.look import Look
 
 NAME = "job-log"
@@ -19,10 +19,13 @@ _SUFFIXES = (".log", ".out", ".err", ".txt")
 
 
 def claims(look: Look, /) -> float:
-    """Never more than possible: any text can be a job's output."""
+    """Convinced by a line of a launcher, scheduler or driver among others; else any text could be a job's output."""
     lines = head_lines(look)
     if not lines or b"\0" in look.head:
         return 0.0
+    told = _scanners("")
+    if any(True for text in lines for one in told for _ in one.feed(TextLine(number=0, text=text, source=""))):
+        return 0.55
     return 0.2 if look.path.suffix in _SUFFIXES or "slurm-" in look.path.name else 0.05
 
 
@@ -32,11 +35,13 @@ def read(path: Path, /) -> EventFacts:
     Raises:
         EvidenceError: it cannot be read.
     """
-    source = path.name
-    told: tuple[Scanner, ...] = (
+    return scan(path, NAME, _scanners(path.name))
+
+
+def _scanners(source: str) -> tuple[Scanner, ...]:
+    return (
         *nccl_log.scanners(source),
         *torchrun_error.scanners(),
         *slurm.scanners(),
         *kernel_log.scanners(source),
     )
-    return scan(path, NAME, told)

@@ -110,8 +110,9 @@ def claims(look: Look, /) -> float:
     stamped = sum(one.stamped and _is_kernel(text) for one, text in zip(told, lines, strict=True))
     if stamped and stamped * 2 >= len(lines):
         return 0.8
-    if any(finding(one.message) is not None for one in told):
-        return 0.6
+    num_found = sum(finding(one.message) is not None for one in told)
+    if num_found:
+        return 0.6 if num_found * 2 >= len(lines) else 0.4  # among others' lines it is a job's whole output
     return 0.3 if lines and re.search(r"dmesg|kern\.log|journal|syslog", look.path.name) else 0.0
 
 

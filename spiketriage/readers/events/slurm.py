@@ -237,7 +237,10 @@ def claims(look: Look, /) -> float:
     head = look.head
     if head.lstrip().startswith(b"{") and b'"jobs"' in head and (b"slurm" in head.lower() or b"job_id" in head):
         return 0.9
-    return 0.6 if any(True for text in lines for _ in _job_line(TextLine(number=0, text=text, source=""))) else 0.0
+    num_own = sum(any(True for _ in _job_line(TextLine(number=0, text=text, source=""))) for text in lines)
+    if not num_own:
+        return 0.0
+    return 0.6 if num_own * 2 >= len(lines) else 0.4  # among others' lines it is a job's whole output
 
 
 def scanners() -> Iterable[SlurmScanner]:

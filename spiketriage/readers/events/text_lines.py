@@ -159,8 +159,8 @@ def scan(path: Path, name: str, scanners: Iterable[Scanner], notes: tuple[str, .
 
 
 def head_lines(seen: Look) -> tuple[str, ...]:
-    """The lines in the first bytes of a file that could be text; none for a folder or a Git-LFS pointer."""
-    if seen.is_folder or seen.is_lfs_pointer:
+    """The lines in the first bytes of a file that could be a log; none for a folder, source code, a Git-LFS pointer."""
+    if seen.is_folder or seen.is_lfs_pointer or seen.is_source:
         return ()
     return tuple(_clean(seen.head, Damage()))
 

@@ -1,4 +1,4 @@
-"""What cannot be in a healthy checkpoint although every number is finite, in sentences.
+"""What cannot be, or hardly ever is, in a healthy checkpoint although every number is finite, in sentences.
 
 This module never looks at a byte: it reads the counts of one pass.
 """
@@ -22,7 +22,16 @@ def oddities(tensors: Iterable[TensorFacts], measured: Measurement) -> Iterator[
     for tensor in tensors:
         stats = measured.stats.get(tensor.name)
         if stats is not None and stats.num_elements:
-            for text in _of_tensor(tensor, stats):
+            for text in _impossible(tensor, stats):
+                yield f"{tensor.name}: {text}"
+
+
+def suspicions(tensors: Iterable[TensorFacts], measured: Measurement) -> Iterator[str]:
+    """One sentence for each thing that is rare in a healthy state and common in a damaged one."""
+    for tensor in tensors:
+        stats = measured.stats.get(tensor.name)
+        if stats is not None and stats.num_elements:
+            for text in _rare(tensor, stats):
                 yield f"{tensor.name}: {text}"
 
 
@@ -45,18 +54,21 @@ def _of_state(tensors: Iterable[TensorFacts], measured: Measurement) -> Iterator
             yield tensor.name, measured.stats[tensor.name]
 
 
-def _of_tensor(tensor: TensorFacts, stats: TensorStats) -> Iterator[str]:
+def _impossible(tensor: TensorFacts, stats: TensorStats) -> Iterator[str]:
     last = tensor.name.rpartition(".")[2]
     if stats.num_negative and last in SECOND_MOMENTS:
         yield f"{stats.num_negative} of {stats.num_elements} sums of squares are negative, which is impossible"
     if tensor.role == "parameter" and stats.absmax > ABSURD_PARAMETER:
         yield f"holds {stats.absmax:.3g}, which no trained weight is"
-    if 0 < stats.absmax < value_of(stats.dtype, _smallest_normal(stats.dtype)):
+    if tensor.role == "parameter" and 0 < stats.absmax < value_of(stats.dtype, _smallest_normal(stats.dtype)):
         yield f"nothing in it is larger than {stats.absmax:.3g}: all denormal"
-    if stats.zero_chunk_path:
-        yield f"its chunk in {stats.zero_chunk_path} is all zeros, the others are not: a lost page or shard"
+
+
+def _rare(tensor: TensorFacts, stats: TensorStats) -> Iterator[str]:
+    if tensor.role == "parameter" and stats.zero_chunk_path:
+        yield f"its chunk in {stats.zero_chunk_path} is all zeros, the others are not: a lost page or shard, or padding"
     if tensor.role == "parameter" and len(tensor.shape) > 1 and stats.num_zeros == stats.num_elements:
-        yield "is all zeros"
+        yield "is all zeros: a lost shard, or not trained yet"
     if stats.num_saturated and stats.num_saturated > SATURATED_SHARE * stats.num_elements:
         yield f"{stats.num_saturated / stats.num_elements:.1%} of it is the largest FP8 value: saturated"
 

@@ -22,6 +22,7 @@ class _Part:
     """One attempt of one rank in one source; `attempt` is the source's own count."""
 
     log: LogFacts
+    source: str
     attempt: int
     rank: int
     series: tuple[Series, ...]
@@ -61,20 +62,22 @@ def choose(logs: Sequence[LogFacts]) -> Chosen:
 
 def _parts(logs: Iterable[LogFacts]) -> Iterator[_Part]:
     for log in logs:
-        found: dict[tuple[int, int], list[Series]] = defaultdict(list)
+        found: dict[tuple[str, int, int], list[Series]] = defaultdict(list)
         for series in log.series:
-            found[series.rank or 0, series.attempt].append(series)
-        for (rank, attempt), own in sorted(found.items()):
-            part = _Part(log=log, attempt=attempt, rank=rank, series=tuple(own))
+            # Samples of a machine, say, whose steps are no training steps, must not be laid beside those.
+            if series.trusted or series.name in WATCHED:
+                found[series.source, series.rank or 0, series.attempt].append(series)
+        for (source, rank, attempt), own in sorted(found.items()):
+            part = _Part(log=log, source=source, attempt=attempt, rank=rank, series=tuple(own))
             if part.num_points:
                 yield part
 
 
 def _in_order(parts: Sequence[_Part]) -> Iterator[_Part]:
     """Attempts in order; of two sources that begin at the same step only the longer one is of this run."""
-    by_source: dict[Path, list[_Part]] = defaultdict(list)
+    by_source: dict[tuple[Path, str], list[_Part]] = defaultdict(list)
     for part in parts:
-        by_source[part.log.path].append(part)
+        by_source[part.log.path, part.source].append(part)
     longest: dict[int, list[_Part]] = {}
     for own in by_source.values():
         first = own[0].first_step

@@ -22,7 +22,9 @@ _DATA = (".json", ".jsonl", ".ndjson", ".csv")  # have readers of their own: no 
 
 def claim(seen: Look, wanted: tuple[str, ...], is_one: Callable[[TextLine], object], *, sure: float = SURE) -> float:
     """`sure` from three lines of the format on, less for one or two, 0 where there is none."""
-    if seen.is_folder or seen.is_lfs_pointer or encoding_of(seen.head) is None or seen.path.suffix.lower() in _DATA:
+    if seen.is_folder or seen.is_lfs_pointer or seen.is_source or seen.path.suffix.lower() in _DATA:
+        return 0.0
+    if encoding_of(seen.head) is None:
         return 0.0
     num_found = 0
     for line in sample(seen):

@@ -6,17 +6,19 @@ This module never judges a value; a source that cannot be read becomes a problem
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from spiketriage.errors import EvidenceError
 from spiketriage.facts import LogFacts
 from spiketriage.readers.discover import discover
 from spiketriage.readers.telemetry import native
 from spiketriage.readers.telemetry.foreign import choose
-from spiketriage.readers.telemetry.formats import LogFormat
 from spiketriage.readers.telemetry.lineage import Telemetry
 from spiketriage.readers.telemetry.names import DEFAULT, Names
 from spiketriage.records import Segment
+
+if TYPE_CHECKING:  # the table of formats imports every one of them, which our own segments do not need
+    from spiketriage.readers.telemetry.formats import LogFormat
 
 
 def read_telemetry(folder: Path, names: Names = DEFAULT) -> Telemetry:
@@ -54,7 +56,7 @@ def _foreign(folder: Path, names: Names) -> Telemetry:
     problems: list[str] = []
     for claim in found.claims:
         try:
-            log = cast(LogFormat, claim.format).read(claim.path, names)
+            log = cast("LogFormat", claim.format).read(claim.path, names)
         except EvidenceError as error:
             problems.append(error.message)
             continue

@@ -1,0 +1,136 @@
+"""Hands jobs to any `concurrent.futures` executor, a window at a time, and gives the results in the order of the jobs.
+
+This module never hands out all jobs at once, and never lets an executor that breaks take the other results with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, wait
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+NOT_MEASURED = "not measured: "
+IN_FLIGHT = 256  # jobs handed out at once: enough for any pool of one machine, and nothing beside what they read
+POLL_S = 5.0
+
+
+class RemoteExecutor(Executor):
+    """An executor on other machines: it knows how much it can take, and can tell that it is gone."""
+
+    in_flight: int = IN_FLIGHT
+
+    def trouble(self) -> str:
+        """Why no result will come any more; empty while one may."""
+        return ""
+
+    def why(self, error: BaseException) -> str:
+        """What an error of a job means."""
+        return _why(error)
+
+
+class _Result(Protocol):
+    @property
+    def problem(self) -> str: ...
+
+
+J = TypeVar("J")
+R = TypeVar("R", bound=_Result)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Handed(Generic[J, R]):
+    """A job and its future; none where the executor was gone before."""
+
+    job: J
+    future: Future[R] | None
+
+
+def spread(
+    function: Callable[[J], R], jobs: Iterable[J], executor: Executor, *, lost: Callable[[J, str], R]
+) -> Iterator[R]:
+    """The result of each job in turn; `lost` makes one of a job that no worker could finish, and the reason.
+
+    What a worker could not read is done again here, so that a machine without its mount accuses nobody. When this ends
+    early, for instance by Ctrl-C, what was handed out and has not begun is cancelled.
+    """
+    window = _Window(function, executor, lost)
+    try:
+        for job in jobs:
+            if window.is_full:
+                yield window.take()
+            window.hand_out(job)
+        while window.handed:
+            yield window.take()
+    finally:
+        window.cancel()
+
+
+def not_measured(path: str, reason: str) -> str:
+    """The sentence of a file that nobody has measured, which is no damage."""
+    return f"{NOT_MEASURED}{path}: {reason}"
+
+
+def is_not_measured(sentence: str, path: str = "") -> bool:
+    """Whether a problem says only that nobody has measured something (`path`, if given)."""
+    return sentence.startswith(f"{NOT_MEASURED}{path}: " if path else NOT_MEASURED)
+
+
+class _Window(Generic[J, R]):
+    """Jobs that are handed out and not taken back yet, in order."""
+
+    def __init__(self, function: Callable[[J], R], executor: Executor, lost: Callable[[J, str], R]) -> None:
+        self.handed: deque[_Handed[J, R]] = deque()
+        self._function = function
+        self._executor = executor
+        self._lost = lost
+        self._gone = ""
+
+    @property
+    def is_full(self) -> bool:
+        size = self._executor.in_flight if isinstance(self._executor, RemoteExecutor) else IN_FLIGHT
+        return len(self.handed) >= size
+
+    def hand_out(self, job: J) -> None:
+        future = None
+        if not self._gone:
+            try:
+                future = self._executor.submit(self._function, job)
+            except RuntimeError as error:  # broken, or shut down
+                self._gone = self._why(error)
+        self.handed.append(_Handed(job=job, future=future))
+
+    def take(self) -> R:
+        one = self.handed.popleft()
+        if one.future is None:
+            return self._lost(one.job, self._gone)
+        while not wait((one.future,), timeout=0 if self._gone else POLL_S).done:
+            self._gone = self._gone or self._trouble()
+            if self._gone:
+                return self._lost(one.job, self._gone)
+        if one.future.cancelled():  # not by us
+            self._gone = self._gone or self._trouble() or "the executor was stopped"
+            return self._lost(one.job, self._gone)
+        error = one.future.exception()
+        if error is not None:
+            self._gone = self._gone or (self._why(error) if isinstance(error, BrokenExecutor) else "")
+            return self._lost(one.job, self._why(error))
+        result = one.future.result()
+        return self._function(one.job) if result.problem else result
+
+    def cancel(self) -> None:
+        for one in self.handed:
+            if one.future is not None and not self._gone:
+                one.future.cancel()
+
+    def _trouble(self) -> str:
+        return self._executor.trouble() if isinstance(self._executor, RemoteExecutor) else ""
+
+    def _why(self, error: BaseException) -> str:
+        return self._executor.why(error) if isinstance(self._executor, RemoteExecutor) else _why(error)
+
+
+def _why(error: BaseException) -> str:
+    words = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {words:.200}" if words else type(error).__name__
