@@ -20,6 +20,7 @@ MAX_PATHS = 50_000
 MAX_DEPTH = 12
 CONVINCED = 0.5  # a claim below this is a guess, which only `inspect` may show
 SPECIFIC = 0.7  # a claim above this is by a mark of the format's own, not by its shape
+WEIGHTS_ALONE = ("safetensors", "torch-save")  # a folder of these may be what a run left beside its checkpoints
 _NOT_EVIDENCE = {".spiketriage", ".git", ".venv", "__pycache__", "node_modules"}
 
 
@@ -95,15 +96,32 @@ class _Walk:
         except EvidenceError as error:
             self.notes.append(error.message)
             return
-        best = next((claim for claim in claims_on(seen) if claim.confidence >= CONVINCED), None)
-        if best is not None and not _is_covered(best, outer):
-            yield best
-            outer = (*outer, best)
-        if not seen.is_folder or (best is not None and best.kind in ("checkpoint", "data")):
+        found = [claim for claim in claims_on(seen) if claim.confidence >= CONVINCED]
+        best = found[0] if found else None
+        for claim in (*found[:1], *_log_beside(found)):
+            if not _is_covered(claim, outer):
+                yield claim
+                outer = (*outer, claim)
+        if not seen.is_folder or (best is not None and best.kind == "data"):
             return
         if depth >= MAX_DEPTH:
             self.notes.append(f"{path}: not looked into: it lies more than {MAX_DEPTH} folders deep")
             return
+        if best is not None and best.kind == "checkpoint":
+            yield from self._inside(best, seen, depth, outer)
+        else:
+            yield from self._children(seen, depth, outer)
+
+    def _inside(self, checkpoint: Claim, seen: Look, depth: int, outer: tuple[Claim, ...]) -> Iterator[Claim]:
+        """What lies in a checkpoint is its own affair; but many a run saves its last weights over its checkpoints."""
+        folders = tuple(name for name in seen.names if (seen.path / name).is_dir())
+        if checkpoint.format.NAME not in WEIGHTS_ALONE:
+            folders = tuple(name for name in folders if _best_format(seen.path / name) is checkpoint.format)
+        own = (one for one in outer if one is not checkpoint)
+        yield from self._children(replace(seen, names=folders), depth, tuple(own))
+
+    def _children(self, seen: Look, depth: int, outer: tuple[Claim, ...]) -> Iterator[Claim]:
+        path = seen.path
         for name in seen.names:
             if self._num_paths >= MAX_PATHS:
                 self.notes.append(f"{path}: only the first {MAX_PATHS} files and folders were looked at")
@@ -112,6 +130,21 @@ class _Walk:
             if name in _NOT_EVIDENCE or (os.path.islink(child) and os.path.isdir(child)):
                 continue
             yield from self.below(child, depth + 1, outer)
+
+
+def _log_beside(found: Sequence[Claim]) -> Sequence[Claim]:
+    """The log that a checkpoint holds, too: HF Trainer's state is both."""
+    if not found or found[0].kind != "checkpoint":
+        return ()
+    return tuple(claim for claim in found[1:] if claim.kind == "telemetry")[:1]
+
+
+def _best_format(path: Path) -> Format | None:
+    try:
+        found = claims_on(look(path))
+    except EvidenceError:
+        return None
+    return found[0].format if found and found[0].confidence >= CONVINCED else None
 
 
 def _is_covered(claim: Claim, outer: tuple[Claim, ...]) -> bool:

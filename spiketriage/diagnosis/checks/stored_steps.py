@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
 from spiketriage.diagnosis.view import View
-from spiketriage.records import Finding, Where
+from spiketriage.records import NATIVE, Finding, Where
 
 NAME = "stored-steps"
 
@@ -29,6 +29,8 @@ def run(view: View) -> tuple[Finding, ...]:
                     magnitude=float(max(one.stated_steps.values()) - min(one.stated_steps.values())),
                 ),
             )
+    if all(one.layout == NATIVE for one in view.generations):
+        return ()  # a manifest of ours states one step for all of its files
     if not stating:
         return (untestable(NAME, "no generation states its step in more than one place"),)
     return (agrees(NAME, f"all places of {counted(len(stating), 'generation')} state one step each"),)

@@ -19,6 +19,7 @@ from spiketriage.readers.json_file import parse_object, read_bytes
 from spiketriage.readers.look import LFS_HEAD, MAX_NAMES
 
 _SHOWN = 3
+OWN_FOLDER = ".spiketriage"  # where a freeze keeps its incidents, which may be in the folder that it looks at
 
 
 def stored_files(folder: Path) -> tuple[StoredFile, ...]:
@@ -29,7 +30,7 @@ def stored_files(folder: Path) -> tuple[StoredFile, ...]:
 def _walk(folder: Path) -> Iterator[StoredFile]:
     num_left = MAX_NAMES
     for here, folders, names in os.walk(folder):
-        folders.sort()
+        folders[:] = sorted(name for name in folders if name != OWN_FOLDER)
         for name in names:
             path = Path(here, name)
             try:

@@ -33,7 +33,9 @@ def read_generations(folder: Path, *, verify: bool, executor: Executor | None = 
         children = sorted(folder.iterdir())
     except OSError as error:
         raise EvidenceError(f"{folder}: checkpoints cannot be read: {error.strerror or error}") from error
-    facts = [native.read_generation(path, verify=verify) for path in children if _is_ours(path)]
+    facts = [
+        native.read_generation(path, verify=verify, executor=executor) for path in children if _is_ours(path)
+    ]
     if not facts:
         claims = discover(folder, wanted=lambda claim: claim.kind == "checkpoint").claims
         facts = [_read(one, folder, verify=verify, executor=executor) for one in claims]
@@ -44,7 +46,7 @@ def read_generation(folder: Path, name: str, *, verify: bool, executor: Executor
     """The generation `name` in `folder`; everything wrong with it is in `problems`, one sentence each."""
     path = folder / name
     if _is_ours(path):
-        return native.read_generation(path, verify=verify)
+        return native.read_generation(path, verify=verify, executor=executor)
     try:
         claim = _claim(path)
     except EvidenceError as error:

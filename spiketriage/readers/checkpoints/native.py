@@ -6,8 +6,10 @@ This module never loads a tensor into a framework and never raises for a damaged
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from spiketriage.digests import of_bytes, of_file
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.readers.checkpoints import safetensors_file
 from spiketriage.readers.json_file import is_count, is_inside, parse_object, read_bytes
+from spiketriage.readers.scan.spread import not_measured, spread
 from spiketriage.records import FileEntry, GenerationFacts, Manifest
 from spiketriage.wire import generation as wire
 
@@ -29,6 +32,15 @@ class _Measured:
     digests: dict[str, str] = field(default_factory=dict)
     nonfinite: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FileSeen:
+    """What one pass over a file measured; no digest where it could not be read."""
+
+    digest: str
+    nonfinite: tuple[str, ...]
+    problem: str
 
 
 def claims(path: Path) -> bool:
@@ -62,8 +74,11 @@ def read_generations(folder: Path, *, verify: bool) -> tuple[GenerationFacts, ..
     return tuple(sorted(facts, key=lambda one: (-1 if one.step is None else one.step, one.name)))
 
 
-def read_generation(path: Path, *, verify: bool) -> GenerationFacts:
-    """The generation in folder `path`; everything wrong with it is in `problems`, one sentence each."""
+def read_generation(path: Path, *, verify: bool, executor: Executor | None = None) -> GenerationFacts:
+    """The generation in folder `path`; everything wrong with it is in `problems`, one sentence each.
+
+    `executor` has each file read by one of its workers; by default they are read here, one after the other.
+    """
     measured = _Measured()
     manifest: Manifest | None = None
     complete = False
@@ -75,8 +90,11 @@ def read_generation(path: Path, *, verify: bool) -> GenerationFacts:
         measured.problems.append(error.message)
     if manifest is not None:
         measured.problems += _contradictions(path, manifest)
-        for entry in manifest.files:
-            _measure_file(path, entry, manifest, verify, measured)
+        files = [path / entry.path for entry in manifest.files]
+        found = _measure_files(files, executor) if verify else repeat(None, len(files))
+        for entry, seen in zip(manifest.files, found, strict=True):
+            if _is_there(path, entry, measured) and seen is not None:
+                _compare(path, entry, seen, manifest, measured)
     named = _FOLDER.match(path.name)
     step = manifest.step if manifest is not None else int(named[1]) if named else None
     return GenerationFacts(
@@ -178,34 +196,54 @@ def _tensors(manifest: Manifest, first: str, rank: str) -> str:
     return f" (tensor {', '.join(names[:3])}{' …' if len(names) > 3 else ''})" if names else ""
 
 
-def _measure_file(path: Path, entry: FileEntry, manifest: Manifest, verify: bool, measured: _Measured) -> None:
+def _measure_files(files: Sequence[Path], executor: Executor | None) -> Iterator[_FileSeen]:
+    if executor is None:
+        return map(_measure_file, files)
+    return spread(_measure_file, files, executor, lost=_lost)
+
+
+def _lost(file: Path, reason: str) -> _FileSeen:
+    return _FileSeen(digest="", nonfinite=(), problem=not_measured(str(file), reason))
+
+
+def _measure_file(file: Path) -> _FileSeen:
+    """One pass over a file, wherever an executor puts it."""
+    problem = ""
+    try:
+        if file.suffix == ".safetensors":
+            try:
+                facts = safetensors_file.measure(file)
+                return _FileSeen(digest=facts.digest, nonfinite=facts.nonfinite, problem="")
+            except CorruptFileError as error:
+                problem = error.message
+        return _FileSeen(digest=of_file(file), nonfinite=(), problem=problem)
+    except EvidenceError as error:
+        return _FileSeen(digest="", nonfinite=(), problem=problem or error.message)
+
+
+def _is_there(path: Path, entry: FileEntry, measured: _Measured) -> bool:
     file = path / entry.path
     try:
         size_bytes = file.stat().st_size
     except OSError as error:
         measured.problems.append(f"{file}: listed in the manifest, but {_why(error)}")
-        return
+        return False
     if size_bytes != entry.size_bytes:
         measured.problems.append(f"{file}: size: expected {entry.size_bytes} bytes, found {size_bytes}")
-    if not verify:
+    return True
+
+
+def _compare(path: Path, entry: FileEntry, seen: _FileSeen, manifest: Manifest, measured: _Measured) -> None:
+    file = path / entry.path
+    if seen.problem:
+        measured.problems.append(seen.problem)
+    if not seen.digest:
         return
-    try:
-        if file.suffix == ".safetensors":
-            facts = safetensors_file.measure(file)
-            measured.digests[entry.path] = facts.digest
-            measured.nonfinite += [f"{entry.path}: {name}" for name in facts.nonfinite]
-        else:
-            measured.digests[entry.path] = of_file(file)
-    except CorruptFileError as error:
-        measured.problems.append(error.message)
-        measured.digests[entry.path] = of_file(file)
-    except EvidenceError as error:
-        measured.problems.append(error.message)
-        return
-    if measured.digests[entry.path] != entry.digest:
+    measured.digests[entry.path] = seen.digest
+    measured.nonfinite += [f"{entry.path}: {name}" for name in seen.nonfinite]
+    if seen.digest != entry.digest:
         where = _damaged_tensors(file, entry, manifest)
-        seen = measured.digests[entry.path]
-        measured.problems.append(f"{file}: digest: expected {entry.digest}, found {seen}{where}")
+        measured.problems.append(f"{file}: digest: expected {entry.digest}, found {seen.digest}{where}")
 
 
 def _damaged_tensors(file: Path, entry: FileEntry, manifest: Manifest) -> str:

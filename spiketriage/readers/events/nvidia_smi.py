@@ -154,7 +154,7 @@ def text(element: ElementTree.Element, path: str) -> str:
 
 def claims(look: Look, /) -> float:
     """Sure of the root element or its DTD."""
-    if look.is_folder or look.is_lfs_pointer:
+    if look.is_folder or look.is_lfs_pointer or look.is_source:
         return 0.0
     head = look.head.replace(b"\0", b"")  # UTF-16 too
     return 0.99 if b"<nvidia_smi_log" in head or b"nvsmi_device" in head else 0.0

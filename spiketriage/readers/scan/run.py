@@ -14,6 +14,7 @@ from spiketriage.facts import CheckpointFacts, FileDigest, Measurement
 from spiketriage.readers.scan.merge import broken_promises, damage, file_digests, tensor_stats
 from spiketriage.readers.scan.piece import Piece, PieceFacts, scan_piece
 from spiketriage.readers.scan.plan import FilePlan, plan
+from spiketriage.readers.scan.spread import not_measured, spread
 from spiketriage.readers.scan.work import size_of, work_of
 
 
@@ -57,6 +58,19 @@ def measure(
 
 def _run(pieces: Sequence[Piece], executor: Executor | None) -> list[PieceFacts]:
     if executor is not None:
-        return list(executor.map(scan_piece, pieces))
+        return list(spread(scan_piece, pieces, executor, lost=_lost))
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:
         return list(threads.map(scan_piece, pieces))
+
+
+def _lost(piece: Piece, reason: str) -> PieceFacts:
+    return PieceFacts(
+        path=piece.path,
+        start=piece.start,
+        num_bytes=0,
+        digest=b"",
+        other="",
+        crcs=(),
+        counted=(),
+        problem=not_measured(piece.path, reason),
+    )
