@@ -6,6 +6,7 @@ This module never repairs anything and never judges a cause: it says which bytes
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from spiketriage.runbook.hash_data import Data, examine_data
 from spiketriage.runbook.hash_generations import Generations, examine_generations
 from spiketriage.runbook.progress import say
 
-INTEGRITY = 4
+INTEGRITY, PARTIAL = 4, 6
+MAX_UNMEASURED = 40  # sentences: a cluster that is lost leaves one for each file
 _GROWING = ("log", "telemetry")  # a run that goes on appends to these, which is no damage
 
 
@@ -31,10 +33,37 @@ class _Examined:
     artifacts: list[Artifact] = field(default_factory=list)
     differing: list[str] = field(default_factory=list)
     context: list[str] = field(default_factory=list)
+    unmeasured: list[str] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        if self.differing:
+            return INTEGRITY
+        return PARTIAL if self.unmeasured else 0
 
 
-def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv: Sequence[str]) -> StepResult:
+def reads(run_folder: Path) -> tuple[Path, ...]:
+    """The folders whose files an executor has to see: the run, and what lies elsewhere.
+
+    Raises:
+        EvidenceError, UsageError: the run has no settings that can be read.
+    """
+    settings = read_settings(run_folder)
+    data = (settings.data_index.parent,) if settings.data_index is not None else ()
+    return (settings.run, *(one for one in (settings.checkpoints, *data) if not one.is_relative_to(settings.run)))
+
+
+def run(
+    run_folder: Path,
+    *,
+    incidents: Path | None,
+    incident: str | None,
+    argv: Sequence[str],
+    executor: Executor | None = None,
+) -> StepResult:
     """Digest copies, index, shards and generations; add one finding for each but the copies.
+
+    `executor` is any `concurrent.futures` executor whose workers see the same paths: they read generations and shards.
 
     Raises:
         RefusedError: nothing is frozen, or its freeze did not finish.
@@ -48,9 +77,10 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
         dossier = place.dossier()
         say(f"hash: {place.id}: {len(dossier.artifacts)} artifacts")
         examined = _copies(dossier, place.folder, settings)
-        generations = examine_generations(place.folder, settings, dossier)
-        data = examine_data(place.folder, settings, dossier, generations.facts)
+        generations = examine_generations(place.folder, settings, dossier, executor)
+        data = examine_data(place.folder, settings, dossier, generations.facts, executor)
         examined.differing += [*generations.differing, *data.differing]
+        examined.unmeasured += [*generations.unmeasured, *data.unmeasured]
         examined.context += _code(place.folder, settings, generations)
         _update(examined, dossier, settings, generations, data)
         session.artifacts(examined.artifacts)
@@ -59,14 +89,15 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
                 session.fact(key, value)
         findings = (data.index_identity, data.shard_digests, generations.finding)
         session.findings(findings)
-        if dossier.anchors is not None:
+        if dossier.anchors is not None and (generations.differing or not generations.unmeasured):
             old = dossier.anchors
             anchors = select_anchors(generations.facts, old.onset, old.suspect, old.reason)
             if (anchors.known_good, anchors.older_good) != (old.known_good, old.older_good):
                 session.anchors(anchors)
                 examined.context.append(f"known good is now {anchors.known_good or 'none'}, not {old.known_good}")
-        session.exit_code = INTEGRITY if examined.differing else 0
-    return _result(place, examined, findings, typed.command("check", run_folder, incidents, incident))
+        session.exit_code = examined.exit_code
+    following = "hash" if examined.exit_code == PARTIAL else "check"
+    return _result(place, examined, findings, typed.command(following, run_folder, incidents, incident))
 
 
 def _copies(dossier: Dossier, folder: Path, settings: RunSettings) -> _Examined:
@@ -143,16 +174,19 @@ def _update(examined: _Examined, dossier: Dossier, settings: RunSettings, genera
 def _result(place: store.Incident, examined: _Examined, findings: tuple[Finding, ...], following: str) -> StepResult:
     lines = [
         *examined.differing,
+        *examined.unmeasured[:MAX_UNMEASURED],
+        *([f"… and {more} more not measured"] if (more := len(examined.unmeasured) - MAX_UNMEASURED) > 0 else []),
         *(f"context: {text}" for text in examined.context),
         *(f"{finding.outcome}: {finding.name}: {finding.summary}" for finding in findings),
     ]
     return StepResult(
         incident=place.id,
-        exit_code=INTEGRITY if examined.differing else 0,
-        verdict="differs" if examined.differing else "clean",
+        exit_code=examined.exit_code,
+        verdict={INTEGRITY: "differs", PARTIAL: "partial"}.get(examined.exit_code, "clean"),
         lines=tuple(lines),
         data={
             "differing": list(examined.differing),
+            "not_measured": list(examined.unmeasured),
             "context": list(examined.context),
             "findings": {finding.name: finding.outcome for finding in findings},
         },

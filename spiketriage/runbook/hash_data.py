@@ -5,16 +5,18 @@ This module never lets an index that changed accuse a shard: then the shards are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spiketriage import digests
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
 from spiketriage.errors import EvidenceError
-from spiketriage.readers.data.native_index import measure_shard, read_index
+from spiketriage.readers.data.native_index import ShardFacts, measure_shard, read_index
+from spiketriage.readers.scan.spread import not_measured, spread, unmeasured_path
 from spiketriage.readers.telemetry.sources import read_telemetry
-from spiketriage.records import DataIndex, Dossier, FileEntry, Finding, GenerationFacts, RunSettings, Where
+from spiketriage.records import DataIndex, Document, Dossier, FileEntry, Finding, GenerationFacts, RunSettings, Where
 from spiketriage.runbook import gaps, layout
 
 IDENTITY, SHARDS = "index-identity", "shard-digests"
@@ -22,12 +24,24 @@ IDENTITY, SHARDS = "index-identity", "shard-digests"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """The two findings, a sentence for each thing that differs, and the measured digest of every shard."""
+    """The two findings, a sentence for each thing that differs, and the measured digest of every shard.
+
+    `unmeasured` has a sentence for each shard that no worker of an executor could finish.
+    """
 
     index_identity: Finding
     shard_digests: Finding
     differing: tuple[str, ...]
     shard_measured: Mapping[str, str]
+    unmeasured: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shard:
+    """One pass over a shard, wherever an executor puts it: its facts, or why there are none."""
+
+    facts: ShardFacts | None
+    problem: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +59,17 @@ class _Shards:
     measured: dict[str, str] = field(default_factory=dict)
     sentences: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
     differences: list[_Difference] = field(default_factory=list)
     consumed: frozenset[str] = frozenset()
 
 
 def examine_data(
-    incident_folder: Path, settings: RunSettings, dossier: Dossier, generations: Sequence[GenerationFacts]
+    incident_folder: Path,
+    settings: RunSettings,
+    dossier: Dossier,
+    generations: Sequence[GenerationFacts],
+    executor: Executor | None = None,
 ) -> Data:
     """Test the index first; only one that is itself beyond doubt may testify about the shards."""
     if settings.data_index is None:
@@ -71,13 +90,14 @@ def examine_data(
         return _untested(known, reason, (reason,))
     if identity.outcome == "differs":
         return _untested(identity, f"the index itself changed: {identity.summary}", (identity.summary,))
-    shards = _examine_shards(replace(index, path=settings.data_index), incident_folder, settings)
+    shards = _examine_shards(replace(index, path=settings.data_index), incident_folder, settings, executor)
     shards.consumed = _consumed(incident_folder, dossier)
     return Data(
         index_identity=identity,
         shard_digests=_finding(shards, index),
         differing=tuple(shards.sentences),
         shard_measured=shards.measured,
+        unmeasured=tuple(shards.lost),
     )
 
 
@@ -111,27 +131,53 @@ def _identity(settings: RunSettings, seen: str, generations: Sequence[Generation
     )
 
 
-def _examine_shards(index: DataIndex, incident_folder: Path, settings: RunSettings) -> _Shards:
+def _examine_shards(
+    index: DataIndex, incident_folder: Path, settings: RunSettings, executor: Executor | None
+) -> _Shards:
     shards = _Shards()
-    for entry in index.shards:
-        source = index.path.parent / entry.path
-        link = layout.pinned(incident_folder, settings.run, source)
-        path = layout.artifact_path(settings.run, source)
-        where = index
-        if not source.exists() and link.exists():  # the run deleted it; the pinned bytes are still evidence
-            where = replace(index, path=link.parents[len(Path(entry.path).parts) - 1] / index.path.name)
-        try:
-            _examine_shard(shards, where, entry, path)
-        except EvidenceError as error:
-            shards.unreadable.append(f"{path}: {error.message}")
-            shards.sentences.append(error.message)
+    indexes = list(_single_indexes(index, incident_folder, settings))
+    seen = map(_measure, indexes) if executor is None else spread(_measure, indexes, executor, lost=_lost)
+    for entry, where, shard in zip(index.shards, indexes, seen, strict=True):
+        path = layout.artifact_path(settings.run, index.path.parent / entry.path)
+        if shard.facts is not None:
+            _examine_shard(shards, where, entry, path, shard.facts)
+        elif unmeasured_path(shard.problem):
+            shards.lost.append(shard.problem.replace(f"{settings.run}/", ""))
+        else:
+            shards.unreadable.append(f"{path}: {shard.problem}")
+            shards.sentences.append(shard.problem)
     return shards
 
 
-def _examine_shard(shards: _Shards, index: DataIndex, entry: FileEntry, path: str) -> None:
-    facts = measure_shard(index, entry.path)
+def _single_indexes(index: DataIndex, incident_folder: Path, settings: RunSettings) -> Iterator[DataIndex]:
+    """The index of each shard alone, at the place where the shard can be read."""
+    documents: dict[str, dict[str, Document]] = {entry.path: {} for entry in index.shards}
+    for document in index.documents.values():
+        documents[document.shard][document.id] = document
+    for entry in index.shards:
+        source = index.path.parent / entry.path
+        link = layout.pinned(incident_folder, settings.run, source)
+        where = index.path
+        if not source.exists() and link.exists():  # the run deleted it; the pinned bytes are still evidence
+            where = link.parents[len(Path(entry.path).parts) - 1] / index.path.name
+        yield replace(index, path=where, shards=(entry,), documents=documents[entry.path])
+
+
+def _measure(index: DataIndex) -> _Shard:
+    (entry,) = index.shards
+    try:
+        return _Shard(facts=measure_shard(index, entry.path), problem="")
+    except EvidenceError as error:
+        return _Shard(facts=None, problem=error.message)
+
+
+def _lost(index: DataIndex, reason: str) -> _Shard:
+    return _Shard(facts=None, problem=not_measured(str(index.path.parent / index.shards[0].path), reason))
+
+
+def _examine_shard(shards: _Shards, index: DataIndex, entry: FileEntry, path: str, facts: ShardFacts) -> None:
     shards.measured[path] = facts.digest
-    expected = {d.id: d.digest for d in index.documents.values() if d.shard == entry.path}
+    expected = {document.id: document.digest for document in index.documents.values()}
     differing = sorted(name for name, digest in expected.items() if facts.documents.get(name) != digest)
     if facts.digest == entry.digest and not differing:
         return
@@ -189,7 +235,7 @@ def _finding(shards: _Shards, index: DataIndex) -> Finding:
             seen=first.seen,
             magnitude=float(len(shards.differences)),
         )
-    if shards.unreadable:
-        return untestable(SHARDS, "; ".join(shards.unreadable[:3]))
+    if shards.unreadable or shards.lost:
+        return untestable(SHARDS, "; ".join([*shards.unreadable, *shards.lost][:3]))
     num = len(index.documents)
     return agrees(SHARDS, f"{counted(num, 'document')} in {counted(len(index.shards), 'shard')} as indexed")

@@ -6,12 +6,14 @@ This module never decides whether a generation is good; `diagnosis.anchors` does
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
 from spiketriage.errors import EvidenceError
 from spiketriage.readers.checkpoints.generations import read_generation, read_generations
+from spiketriage.readers.scan.spread import unmeasured_path
 from spiketriage.records import NATIVE, Dossier, Finding, GenerationFacts, RunSettings, Where
 from spiketriage.runbook import evidence, gaps, layout
 from spiketriage.runbook.measured import Measured, measured
@@ -22,12 +24,13 @@ NAME = "generation-digests"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generations:
-    """What was measured, and the finding; `differing` has a sentence for each file."""
+    """What was measured, and the finding; `differing` has a sentence for each file, as has `unmeasured`."""
 
     facts: tuple[GenerationFacts, ...]
     measured: tuple[Measured, ...]
     differing: tuple[str, ...]
     finding: Finding
+    unmeasured: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,11 @@ class _Difference:
     seen: str
     told: str = ""
 
+    @property
+    def file(self) -> str:
+        """The file's path on this machine."""
+        return str(self.generation.path / self.path)
+
     def sentence(self, run: Path) -> str:
         """The sentence for people, with the tensor if it could be told."""
         if self.told:
@@ -50,28 +58,34 @@ class _Difference:
         return f"{where}: expected {self.expected}, found {self.seen}{tensor}"
 
 
-def examine_generations(incident_folder: Path, settings: RunSettings, dossier: Dossier) -> Generations:
+def examine_generations(
+    incident_folder: Path, settings: RunSettings, dossier: Dossier, executor: Executor | None = None
+) -> Generations:
     """Read every file of every generation once; one that the run has deleted is read where it is pinned."""
     try:
-        facts = read_generations(settings.checkpoints, verify=True)
-        facts += _deleted(incident_folder, settings, dossier, facts)
+        facts = read_generations(settings.checkpoints, verify=True, executor=executor)
+        facts += _deleted(incident_folder, settings, dossier, facts, executor)
     except EvidenceError as error:
         told = untestable(NAME, error.message, judged=False)
         return Generations(facts=(), measured=(), differing=(error.message,), finding=told)
     unfinished = tuple(one for one in facts if gaps.unfinished(one))
     frozen = {one.name: one for one in evidence.frozen_generations(dossier, incident_folder, settings)}
+    unmeasured = tuple(problem for one in facts for problem in one.problems if unmeasured_path(problem))
+    lost = {unmeasured_path(problem) for problem in unmeasured}
     differences = [
         difference
         for one in facts
         for difference in (
             _differences(incident_folder, one) if one.layout == NATIVE else _foreign(one, frozen.get(one.name))
         )
+        if not unmeasured_path(difference.told) and (difference.told or difference.file not in lost)
     ]
     return Generations(
         facts=facts,
-        measured=tuple(measured(one, verified=True) for one in facts),
+        measured=tuple(measured(one, verified=True) for one in facts if not any(map(unmeasured_path, one.problems))),
         differing=(*(one.sentence(settings.run) for one in differences), *_nothing_complete(facts, unfinished)),
-        finding=_finding(facts, unfinished, differences, settings.run),
+        finding=_finding(facts, unfinished, differences, unmeasured, settings.run),
+        unmeasured=tuple(one.replace(f"{settings.run}/", "") for one in unmeasured),
     )
 
 
@@ -81,7 +95,11 @@ def _nothing_complete(facts: Sequence[GenerationFacts], unfinished: Sequence[Gen
 
 
 def _deleted(
-    incident_folder: Path, settings: RunSettings, dossier: Dossier, facts: tuple[GenerationFacts, ...]
+    incident_folder: Path,
+    settings: RunSettings,
+    dossier: Dossier,
+    facts: tuple[GenerationFacts, ...],
+    executor: Executor | None,
 ) -> tuple[GenerationFacts, ...]:
     gone = {one.name for one in evidence.frozen_generations(dossier, incident_folder, settings)}
     found = []
@@ -89,7 +107,7 @@ def _deleted(
         path = evidence.generation_path(incident_folder, settings, name)
         if path.is_dir():
             root = path.parents[len(Path(name).parts) - 1]
-            found.append(read_generation(root, name, verify=True))
+            found.append(read_generation(root, name, verify=True, executor=executor))
     return tuple(found)
 
 
@@ -133,6 +151,7 @@ def _finding(
     facts: tuple[GenerationFacts, ...],
     unfinished: tuple[GenerationFacts, ...],
     differences: list[_Difference],
+    unmeasured: Sequence[str],
     run: Path,
 ) -> Finding:
     if not facts:
@@ -140,6 +159,9 @@ def _finding(
     num_complete = len(facts) - len(unfinished)
     if not num_complete:
         return untestable(NAME, f"no generation is complete: {gaps.counted_unfinished(unfinished)}", judged=False)
+    if not differences and unmeasured:
+        told = f"{counted(len(unmeasured), 'file')} could not be measured: {unmeasured[0]}"
+        return untestable(NAME, told, judged=False)
     if not differences:
         but = f"; not compared: {gaps.counted_unfinished(unfinished)}" if unfinished else ""
         has_manifests = any(one.layout == NATIVE for one in facts)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from telemetry_files import FIXTURES, LFS_POINTER, NUM_STEPS, loss, one, points
+from telemetry_files import CORPUS, FIXTURES, LFS_POINTER, NUM_STEPS, loss, one, points
 
 from spiketriage.errors import EvidenceError
 from spiketriage.readers.look import look
-from spiketriage.readers.telemetry import wandb_file
+from spiketriage.readers.telemetry import wandb_file, wandb_summary
 from spiketriage.readers.telemetry.names import DEFAULT, Names
 
 STEPPED = FIXTURES / "wandb" / "run-stepped.wandb"
@@ -93,3 +93,23 @@ def test_claims() -> None:
     assert wandb_file.claims(look(STEPPED)) > 0.95
     assert wandb_file.claims(look(FIXTURES / "trackio.db")) == 0
     assert wandb_file.claims(look(STEPPED.parent)) == 0  # two runs: each file is claimed for itself
+
+
+def test_a_summary_is_last_values_without_a_series() -> None:
+    path = STEPPED.parent / "wandb-summary.json"
+    assert wandb_summary.claims(look(path)) > 0.5
+    facts = wandb_summary.read(path, DEFAULT)
+    assert facts.series == ()
+    assert facts.identity == {
+        "final/_step": "20.0",
+        "final/_runtime": "13.0",
+        "final/loss/mean": "2.5",
+        "final/val/loss": "nan",
+    }
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of real files is not here")
+def test_the_empty_summary_of_a_real_run_is_told_as_such() -> None:
+    facts = wandb_summary.read(CORPUS / "wandb_offline_g9dvvkua_summary.json", DEFAULT)
+    assert facts.identity == {}
+    assert "is empty" in facts.notes[0]

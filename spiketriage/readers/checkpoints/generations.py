@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from spiketriage.errors import EvidenceError
-from spiketriage.facts import CheckpointFacts, Damage, Measurement
+from spiketriage.facts import CheckpointFacts, Damage, Measurement, StoredFile
 from spiketriage.readers.checkpoints import native
 from spiketriage.readers.discover import CONVINCED, Claim, claims_on, discover
 from spiketriage.readers.look import look
@@ -33,9 +34,7 @@ def read_generations(folder: Path, *, verify: bool, executor: Executor | None = 
         children = sorted(folder.iterdir())
     except OSError as error:
         raise EvidenceError(f"{folder}: checkpoints cannot be read: {error.strerror or error}") from error
-    facts = [
-        native.read_generation(path, verify=verify, executor=executor) for path in children if _is_ours(path)
-    ]
+    facts = [native.read_generation(path, verify=verify, executor=executor) for path in children if _is_ours(path)]
     if not facts:
         claims = discover(folder, wanted=lambda claim: claim.kind == "checkpoint").claims
         facts = [_read(one, folder, verify=verify, executor=executor) for one in claims]
@@ -76,8 +75,17 @@ def _read(claim: Claim, folder: Path, *, verify: bool, executor: Executor | None
         facts = layout.read(claim.path)
     except EvidenceError as error:
         return _unreadable(folder, claim.path, layout.NAME, error.message)
+    if claim.path == folder:
+        facts = replace(facts, files=_named_files(facts))
     measured = measure(facts, is_full=True, executor=executor) if verify else None
     return _generation(folder, facts, measured)
+
+
+def _named_files(facts: CheckpointFacts) -> tuple[StoredFile, ...]:
+    """The files that hold its state: beside weights in the run's own folder lies the rest of the run."""
+    named = {chunk.path for tensor in facts.tensors for chunk in tensor.chunks}
+    named |= {one.path for one in (*facts.fields, *facts.extents)}
+    return tuple(file for file in facts.files if file.path in named)
 
 
 def _generation(folder: Path, facts: CheckpointFacts, measured: Measurement | None) -> GenerationFacts:

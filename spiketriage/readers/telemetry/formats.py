@@ -34,6 +34,7 @@ from spiketriage.readers.telemetry import (
     torchtitan_stdout,
     trackio_store,
     wandb_file,
+    wandb_summary,
 )
 from spiketriage.readers.telemetry.names import Names
 
@@ -55,6 +56,7 @@ FORMATS: tuple[LogFormat, ...] = cast(
     (
         tensorboard,
         wandb_file,
+        wandb_summary,
         hf_trainer_state,
         mlflow_store,
         trackio_store,

@@ -14,14 +14,14 @@ from spiketriage.facts import LogFacts, Rollback
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry import csv_file
 from spiketriage.readers.telemetry.names import Names
-from spiketriage.readers.telemetry.points import between
+from spiketriage.readers.telemetry.points import FROM_ZERO, between
 from spiketriage.readers.telemetry.rows import summed
 
 NAME = "lightning-csv"
-TELLS = "Every logged value with its 0-based step and epoch, train and validation rows apart; one attempt a version."
+TELLS = "Every logged value by step and epoch, train and validation rows apart; one attempt a version."
 CANNOT = "Whether a version resumes the one before is not written; the file is rewritten when a new metric appears."
 FILE = "metrics.csv"
-TRUST = "as logged; Lightning's step is 0-based"
+TRUST = "as logged, one step later: Lightning's loggers count from 0, its checkpoints do not"
 _VERSION = re.compile(r"version_(\d{1,9})\Z")
 
 
@@ -63,10 +63,13 @@ def read(path: Path, names: Names) -> LogFacts:
                 raise
             problems.append(error.message)
             continue
-        if parts:
-            back = between(parts[-1].series, part.series)
-            rollbacks += [back] if back is not None else []
-        parts.append(replace(part, path=file.parent))
+        shifted = tuple(replace(one, steps=one.steps + 1) for one in part.series)
+        moved = tuple(
+            replace(one, last_step=one.last_step + 1, first_step=one.first_step + 1) for one in part.rollbacks
+        )
+        back = between(parts[-1].series, shifted) if parts else None
+        rollbacks += [back] if back is not None else []
+        parts.append(replace(part, path=file.parent, series=shifted, rollbacks=moved))
         attempt = max((one.attempt + 1 for one in part.series), default=attempt)
     if not parts:
         raise EvidenceError(f"{path}: no {FILE} can be read: {'; '.join(problems) or 'none is there'}")
@@ -75,7 +78,7 @@ def read(path: Path, names: Names) -> LogFacts:
     return replace(
         facts,
         rollbacks=(*rollbacks, *facts.rollbacks),
-        notes=(*facts.notes, *(several if len(parts) > 1 else [])),
+        notes=(FROM_ZERO, *facts.notes, *(several if len(parts) > 1 else [])),
     )
 
 

@@ -42,11 +42,13 @@ class Telemetry:
 
     Production at a step is the latest attempt in which any rank recorded it: one attempt for all ranks, so
     that a rank whose newest segment is torn is absent there, not compared with an abandoned attempt.
-    `logs` are the sources that other people's code wrote; the segments of such a run hold metrics only.
+    `logs` are the sources that other people's code wrote; the segments of such a run hold metrics only, and
+    `notes` say which sources were left out and how steps were numbered.
     """
 
     segments: tuple[Segment, ...]
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     logs: tuple[LogFacts, ...] = ()
     _attempts: dict[int, int] = field(init=False, repr=False, compare=False)
     _records: dict[tuple[int, int], StepRecord] = field(init=False, repr=False, compare=False)

@@ -1,6 +1,6 @@
 """Reads llm.c: its `main.log` (`s:STEP trl:…`) and its standard output (`step 1001/19560 | loss …`).
 
-This module never mixes the two countings: standard output prints one more than the file, and is brought to the file's.
+This module never mixes the two countings: the file counts training steps from 0, and is brought to standard output's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from spiketriage.readers.telemetry.log_claims import claim
 from spiketriage.readers.telemetry.log_numbers import number, numbers
 from spiketriage.readers.telemetry.log_points import LogPoints
 from spiketriage.readers.telemetry.names import Names
+from spiketriage.readers.telemetry.points import FROM_ZERO
 from spiketriage.readers.telemetry.text_lines import TextLine
 
 NAME = "llmc"
@@ -46,8 +47,8 @@ def read(path: Path, names: Names) -> LogFacts:
     was_stdout = False
     for line in log.lines("s:", "step", "val loss"):
         was_stdout = _offer(line, log) or was_stdout
-    if was_stdout:
-        log.notes.append("standard output counts steps from 1, main.log from 0: the steps here are main.log's")
+    if not was_stdout:
+        log.notes.append(FROM_ZERO)
     if "lr" in log.written() and not was_stdout:
         log.trust("lr", "printed with six decimals: below 0.0000005 it reads as zero")
     return log.facts()
@@ -68,7 +69,7 @@ def _offer(line: TextLine, log: LogPoints) -> bool:
     last = log.last_step(line.rank)
     if validation and last is not None and (value := number(validation["loss"])) is not None:
         log.match(line)
-        log.beside(last + 1, {"val loss": value}, rank=line.rank)  # measured before the step that would come next
+        log.beside(last, {"val loss": value}, rank=line.rank)  # measured before the step that would come next
     elif re.match(r"s:\d", text) or re.match(r"step\s+\d+/\d+", text):
         log.near_miss(line)
     return False
@@ -81,8 +82,11 @@ def _from_file(found: re.Match[str], line: TextLine, log: LogPoints) -> None:
         log.near_miss(line)
         return
     log.match(line)
-    keep = log.row if "trl" in cells else log.beside
-    keep(int(found["step"]), cells, rank=line.rank)
+    step = int(found["step"])
+    if "trl" in cells:
+        log.row(step + 1, cells, rank=line.rank)
+    else:
+        log.beside(step, cells, rank=line.rank)  # an evaluation comes before the training of its step
 
 
 def _from_stdout(found: re.Match[str], line: TextLine, log: LogPoints) -> None:
@@ -98,4 +102,4 @@ def _from_stdout(found: re.Match[str], line: TextLine, log: LogPoints) -> None:
         cells["time"] /= 1000
     log.match(line)
     log.identity["total_steps"] = found["total"]
-    log.row(int(found["step"]) - 1, cells, rank=line.rank)
+    log.row(int(found["step"]), cells, rank=line.rank)

@@ -14,6 +14,7 @@ from spiketriage.readers.telemetry.log_claims import claim
 from spiketriage.readers.telemetry.log_numbers import numbers
 from spiketriage.readers.telemetry.log_points import LogPoints
 from spiketriage.readers.telemetry.names import Names
+from spiketriage.readers.telemetry.points import FROM_ZERO
 from spiketriage.readers.telemetry.text_lines import TextLine
 
 NAME = "nanogpt-stdout"
@@ -46,6 +47,7 @@ def read(path: Path, names: Names) -> LogFacts:
     for line in log.lines("iter ", "step "):
         if unit := _offer(line, log):
             units.add(unit)
+    log.notes.append(FROM_ZERO)
     what = "the last micro-batch of the printing rank, times the accumulation steps"
     log.trust("loss", what)
     log.trust("mfu", "in percent, a running mean; -100 before the first")
@@ -69,8 +71,11 @@ def _offer(line: TextLine, log: LogPoints) -> str:
     if "time" in cells:
         cells["time"] /= 1000
     log.match(line)
-    keep = log.row if found else log.beside
-    keep(int(match["step"]), cells, rank=line.rank)
+    step = int(match["step"])
+    if found:
+        log.row(step + 1, cells, rank=line.rank)
+    else:
+        log.beside(step, cells, rank=line.rank)  # an evaluation comes before the training of its iteration
     return (match["unit"] or "").strip()
 
 

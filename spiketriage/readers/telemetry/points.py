@@ -15,6 +15,10 @@ import numpy as np
 from spiketriage.facts import Floats, Integers, Rollback, Series
 from spiketriage.readers.telemetry.names import Names
 
+FROM_ZERO = (
+    "the log numbers a step from 0; here it is one more, the number of optimizer steps that are done when it ends, "
+    "as checkpoints count"
+)
 MAX_ATTEMPTS = 1000  # a source that goes back more often was written by several processes at once
 UNKNOWN_TIME = float("nan")
 

@@ -15,6 +15,7 @@ from spiketriage.readers.telemetry import native
 from spiketriage.readers.telemetry.foreign import choose
 from spiketriage.readers.telemetry.lineage import Telemetry
 from spiketriage.readers.telemetry.names import DEFAULT, Names
+from spiketriage.readers.telemetry.points import FROM_ZERO
 from spiketriage.records import Segment
 
 if TYPE_CHECKING:  # the table of formats imports every one of them, which our own segments do not need
@@ -67,4 +68,7 @@ def _foreign(folder: Path, names: Names) -> Telemetry:
         expected = f"telemetry segments (*{native.SUFFIX}) or a log of a known format"
         raise EvidenceError(f"{folder}: expected {expected}, found none{told}")
     chosen = choose(logs)
-    return Telemetry(segments=chosen.segments, problems=tuple(problems), logs=tuple(logs))
+    used = {segment.path for segment in chosen.segments}
+    renumbered = [f"{log.path}: {FROM_ZERO}" for log in logs if FROM_ZERO in log.notes and log.path in used]
+    notes = (*chosen.notes, *renumbered)
+    return Telemetry(segments=chosen.segments, problems=tuple(problems), notes=notes, logs=tuple(logs))
