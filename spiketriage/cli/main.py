@@ -90,15 +90,22 @@ def freeze(
 
 @app.command("hash")
 def hash_(
-    run: o.Run = None, incidents: o.Incidents = None, incident: o.Incident = None, as_json: o.Json = False
+    run: o.Run = None,
+    cluster: o.Cluster = None,
+    incidents: o.Incidents = None,
+    incident: o.Incident = None,
+    as_json: o.Json = False,
 ) -> int:
     """Step 2: digest everything and name what differs.
 
     Every artifact is read once and compared with its manifest or with the index.
     """
     from spiketriage.runbook import hash as it
+    from spiketriage.runbook.cluster import executor
 
-    result = it.run(find_run(run, incidents), incidents=incidents, incident=incident, argv=called())
+    place = find_run(run, incidents)
+    with executor(cluster, it.reads(place) if cluster else ()) as workers:
+        result = it.run(place, incidents=incidents, incident=incident, argv=called(), executor=workers)
     return show("hash", result, as_json)
 
 
@@ -202,14 +209,17 @@ def status(
 
 
 @app.command()
-def inspect(path: o.Place, deep: o.Every = False, as_json: o.Json = False) -> int:
+def inspect(path: o.Place, deep: o.Every = False, cluster: o.Cluster = None, as_json: o.Json = False) -> int:
     """Say what a folder or file is, and what is wrong with it.
 
     Checkpoints, logs, system evidence and data stores of the usual stacks are known; nothing is unpickled.
     """
     from spiketriage.runbook import inspect as it
+    from spiketriage.runbook.cluster import executor
 
-    return show("inspect", it.run(path, deep=deep), as_json)
+    with executor(cluster, (path.absolute(),)) as workers:
+        result = it.run(path, deep=deep, executor=workers)
+    return show("inspect", result, as_json)
 
 
 @app.command()

@@ -53,6 +53,10 @@ Budget = Annotated[
 Deep = Annotated[bool, typer.Option("--deep", help="Read every byte of evidence again and compare digests.")]
 Place = Annotated[Path, typer.Argument(metavar="PATH", show_default=False, help="A folder or a file of any kind.")]
 Every = Annotated[bool, typer.Option("--deep", help="Read every byte, however large the checkpoint is.")]
+Cluster = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="ADDRESS", help="Have a Dask cluster read the files: tcp://HOST:PORT."),
+]
 
 Fault = Annotated[
     str | None, typer.Option("--fault", metavar="NAME|FILE.py", show_default=False, help="Fault to plant.")

@@ -19,6 +19,7 @@ Kind = Literal["checkpoint", "telemetry", "events", "data"]
 MAX_PATHS = 50_000
 MAX_DEPTH = 12
 CONVINCED = 0.5  # a claim below this is a guess, which only `inspect` may show
+GUESS = 0.2  # below this not even a person's word makes it a log
 SPECIFIC = 0.7  # a claim above this is by a mark of the format's own, not by its shape
 WEIGHTS_ALONE = ("safetensors", "torch-save")  # a folder of these may be what a run left beside its checkpoints
 _NOT_EVIDENCE = {".spiketriage", ".git", ".venv", "__pycache__", "node_modules"}
@@ -69,14 +70,18 @@ def claims_on(seen: Look) -> tuple[Claim, ...]:
     return tuple(sorted(found, key=lambda claim: -claim.confidence))
 
 
-def discover(folder: Path, *, wanted: Callable[[Claim], bool] = lambda _: True) -> Discovery:
+def discover(
+    folder: Path, *, wanted: Callable[[Claim], bool] = lambda _: True, at_least: float = CONVINCED
+) -> Discovery:
     """Walk `folder` and claim what is in it; a checkpoint's inside is its own affair.
+
+    Claims below `at_least` are left alone: a person who names a log may ask for less than one who names a folder.
 
     Raises:
         EvidenceError: the folder itself cannot be read.
     """
     look(folder)
-    walk = _Walk()
+    walk = _Walk(at_least)
     claims = tuple(claim for claim in walk.below(folder, 0, ()) if wanted(claim))
     return Discovery(claims=claims, notes=tuple(walk.notes))
 
@@ -84,8 +89,9 @@ def discover(folder: Path, *, wanted: Callable[[Claim], bool] = lambda _: True) 
 class _Walk:
     """One walk with its bounds."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_least: float) -> None:
         self.notes: list[str] = []
+        self._at_least = at_least
         self._num_paths = 0
 
     def below(self, path: Path, depth: int, outer: tuple[Claim, ...]) -> Iterator[Claim]:

@@ -16,9 +16,11 @@ from pathlib import Path
 
 from spiketriage.errors import EvidenceError
 from spiketriage.readers.checkpoints import native as generations_reader
-from spiketriage.readers.discover import discover, files_of
+from spiketriage.readers.discover import files_of
 from spiketriage.readers.settings import FILE_NAME
+from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.native import SUFFIX
+from spiketriage.readers.telemetry.sources import find_logs
 from spiketriage.records import RunSettings
 from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
 
@@ -72,8 +74,8 @@ def telemetry(settings: RunSettings) -> Iterator[Item]:
         return
     segments = [path for path in _listed(settings.telemetry) if path.suffix == SUFFIX]
     if not segments:
-        found = discover(settings.telemetry, wanted=lambda claim: claim.kind == "telemetry")
-        segments = [path for claim in found.claims for path in files_of(claim)]
+        found = find_logs(settings.telemetry, Names(columns=settings.columns))
+        segments = [path for claim in found for path in files_of(claim)]
     for path in dict.fromkeys(segments):
         yield Item(kind="telemetry", source=path)
 

@@ -14,6 +14,7 @@ import numpy as np
 from spiketriage.diagnosis.findings import counted, listed
 from spiketriage.facts import CheckpointFacts, DataFacts, Event, EventFacts, LogFacts, Measurement, Series
 from spiketriage.readers.scan.oddities import nonfinite, oddities, suspicions
+from spiketriage.readers.scan.spread import unmeasured_path
 
 MAX_LINES = 12
 # What torch, numpy and the trainers' own classes put into a pickle; anything else deserves a look.
@@ -156,9 +157,13 @@ def _tensors(facts: CheckpointFacts) -> Iterator[str]:
 def _measured(facts: CheckpointFacts, measured: Measurement) -> Iterator[str]:
     for damage in islice(measured.damage, MAX_LINES):
         yield f"PROBLEM {damage.path or facts.name}: {damage.name}: expected {damage.expected}, found {damage.seen}"
-    yield from _bounded("PROBLEM ", measured.problems)
+    unmeasured = [problem for problem in measured.problems if unmeasured_path(problem)]
+    yield from _bounded("PROBLEM ", [problem for problem in measured.problems if problem not in unmeasured])
+    yield from _bounded("", unmeasured)
     found = list(nonfinite(facts.tensors, measured))
     yield from _bounded("NONFINITE ", found)
+    if unmeasured:
+        return  # what follows is true of whole tensors only
     if not found and measured.stats:
         yield f"every element of {counted(len(measured.stats), 'tensor')} is finite"
     yield from _bounded("ODD ", oddities(facts.tensors, measured))

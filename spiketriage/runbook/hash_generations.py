@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
@@ -42,6 +42,7 @@ class _Difference:
     expected: str
     seen: str
     told: str = ""
+    note: str = ""
 
     @property
     def file(self) -> str:
@@ -55,7 +56,12 @@ class _Difference:
         where = layout.artifact_path(run, self.generation.path / self.path)
         told = next((text for text in self.generation.problems if f"/{self.path}: digest" in text), "")
         tensor = f" {told[told.index('(tensor') :]}" if "(tensor" in told else ""
-        return f"{where}: expected {self.expected}, found {self.seen}{tensor}"
+        return f"{where}: {self.note}expected {self.expected}, found {self.seen}{tensor}"
+
+    @property
+    def name(self) -> str:
+        """The generation, and the file where it is told apart."""
+        return f"{self.generation.name}/{self.path}" if self.path else self.generation.name
 
 
 def examine_generations(
@@ -80,13 +86,35 @@ def examine_generations(
         )
         if not unmeasured_path(difference.told) and (difference.told or difference.file not in lost)
     ]
+    facts = tuple(_with_changes(one, differences) for one in facts)
     return Generations(
         facts=facts,
-        measured=tuple(measured(one, verified=True) for one in facts if not any(map(unmeasured_path, one.problems))),
+        measured=tuple(
+            measured(_against_the_freeze(one, frozen.get(one.name)), verified=True)
+            for one in facts
+            if not any(map(unmeasured_path, one.problems))
+        ),
         differing=(*(one.sentence(settings.run) for one in differences), *_nothing_complete(facts, unfinished)),
         finding=_finding(facts, unfinished, differences, unmeasured, settings.run),
         unmeasured=tuple(one.replace(f"{settings.run}/", "") for one in unmeasured),
     )
+
+
+def _with_changes(generation: GenerationFacts, differences: Sequence[_Difference]) -> GenerationFacts:
+    """A generation of other people's layout that is no longer what was frozen must not be replayed from."""
+    changed = [
+        f"{one.file}: {one.note}expected {one.expected}, found {one.seen}"
+        for one in differences
+        if one.note and one.generation.name == generation.name
+    ]
+    return replace(generation, problems=(*generation.problems, *changed)) if changed else generation
+
+
+def _against_the_freeze(generation: GenerationFacts, frozen: GenerationFacts | None) -> GenerationFacts:
+    """Its digests as the first to read it saw them, so that the next `hash` compares with those again."""
+    if generation.layout == NATIVE or frozen is None:
+        return generation
+    return replace(generation, file_digests={**generation.file_digests, **frozen.file_digests})
 
 
 def _nothing_complete(facts: Sequence[GenerationFacts], unfinished: Sequence[GenerationFacts]) -> Iterator[str]:
@@ -121,7 +149,8 @@ def _foreign(generation: GenerationFacts, frozen: GenerationFacts | None) -> lis
     for path, expected in before.items():
         seen = generation.file_digests.get(path, "nothing that can be read")
         if seen != expected:
-            found.append(_Difference(generation=generation, path=path, expected=expected, seen=seen))
+            changed = "changed since the freeze: "
+            found.append(_Difference(generation=generation, path=path, expected=expected, seen=seen, note=changed))
     return found
 
 

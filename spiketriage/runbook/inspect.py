@@ -6,6 +6,7 @@ This module needs no incident, writes nothing, and never unpickles or executes w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,7 @@ from spiketriage.readers.discover import CONVINCED, Claim, claims_on, discover, 
 from spiketriage.readers.events.sources import EventSource
 from spiketriage.readers.look import Look, look
 from spiketriage.readers.scan.run import measure
+from spiketriage.readers.scan.spread import NOT_MEASURED
 from spiketriage.readers.telemetry.formats import LogFormat
 from spiketriage.readers.telemetry.names import DEFAULT
 from spiketriage.records import StepResult
@@ -25,7 +27,7 @@ from spiketriage.runbook import describe, typed
 from spiketriage.runbook.inventory import inventory
 
 SMALL_BYTES = 256_000_000  # below this every byte is read without being asked, which takes well under a second
-INTEGRITY, UNKNOWN = 4, 5
+INTEGRITY, UNKNOWN, PARTIAL = 4, 5, 6
 _TROUBLE = ("PROBLEM", "NONFINITE", "ODD", "NOT complete")
 
 
@@ -40,13 +42,20 @@ class _Told:
     def is_trouble(self) -> bool:
         return any(line.startswith(_TROUBLE) for line in self.lines)
 
+    @property
+    def exit_code(self) -> int:
+        if self.is_trouble:
+            return INTEGRITY
+        return PARTIAL if any(line.startswith(NOT_MEASURED) for line in self.lines) else 0
 
-def run(path: Path, *, deep: bool = False) -> StepResult:
-    """Say what is at `path`; `deep` reads every byte of a checkpoint however large it is.
+
+def run(path: Path, *, deep: bool = False, executor: Executor | None = None) -> StepResult:
+    """Say what is at `path`; `deep` reads every byte of a checkpoint however large it is, on `executor` if given.
 
     Raises:
         EvidenceError: the path is missing or cannot be read.
     """
+    path = path.absolute() if executor is not None else path  # its workers stand elsewhere
     seen = look(path)
     claims = claims_on(seen)
     is_one_thing = any(one.kind in ("checkpoint", "data") and one.confidence >= CONVINCED for one in claims)
@@ -56,7 +65,7 @@ def run(path: Path, *, deep: bool = False) -> StepResult:
             return inventory(path, found)
     refuted: list[str] = []
     for at, claim in enumerate(claims):
-        told = _told(claim, deep=deep)
+        told = _told(claim, deep=deep, executor=executor)
         if told.is_empty and claim.confidence < CONVINCED:  # a guess that reading does not bear out
             refuted.append(f"{claim.format.NAME} ({claim.confidence:.2f}): {_why(told)}")
         else:
@@ -74,21 +83,21 @@ def _known(seen: Look, best: Claim, told: _Told, others: tuple[Claim, ...]) -> S
         lines.append(f"  less likely: {', '.join(names)}")
     return StepResult(
         incident="",
-        exit_code=INTEGRITY if told.is_trouble else 0,
-        verdict="damaged" if told.is_trouble else "clean",
+        exit_code=told.exit_code,
+        verdict={INTEGRITY: "damaged", PARTIAL: "partial"}.get(told.exit_code, "clean"),
         lines=tuple(lines),
         data=_data(best, told),
         next_commands=(typed.command("freeze", path if seen.is_folder else path.parent, None, None),),
     )
 
 
-def _told(claim: Claim, *, deep: bool) -> _Told:
+def _told(claim: Claim, *, deep: bool, executor: Executor | None) -> _Told:
     """What the claim's reader says of its path; there may be nothing of the format in it."""
     try:
         if claim.kind == "checkpoint":
             stored = cast(Layout, claim.format).read(claim.path)
             is_empty = not stored.tensors and not stored.fields
-            return _Told(lines=tuple(_checkpoint(stored, deep=deep)), is_empty=is_empty)
+            return _Told(lines=tuple(_checkpoint(stored, deep=deep, executor=executor)), is_empty=is_empty)
         if claim.kind == "telemetry":
             log = cast(LogFormat, claim.format).read(claim.path, DEFAULT)
             return _Told(lines=tuple(describe.log(log)), is_empty=not log.series and not log.events)
@@ -107,10 +116,11 @@ def _why(told: _Told) -> str:
     return problem or "nothing of it is there"
 
 
-def _checkpoint(facts: CheckpointFacts, *, deep: bool) -> Iterator[str]:
+def _checkpoint(facts: CheckpointFacts, *, deep: bool, executor: Executor | None) -> Iterator[str]:
     num_bytes = sum(file.size_bytes for file in facts.files)
     is_read = deep or num_bytes <= SMALL_BYTES
-    yield from describe.checkpoint(facts, measure(facts, is_full=True, is_digested=False) if is_read else None)
+    measured = measure(facts, is_full=True, is_digested=False, executor=executor) if is_read else None
+    yield from describe.checkpoint(facts, measured)
     if not is_read:
         again = f"spiketriage inspect --deep {facts.path}"
         yield f"its {describe.size(num_bytes)} were not read: `{again}` looks at every element and checksum"

@@ -42,24 +42,24 @@ def at(series, step):
 def test_llmc_main_log():
     facts = read("llmc_main.log", "llmc")
     loss, norm, test = one(facts, "loss/mean"), one(facts, "grad/norm"), one(facts, "tel")
-    assert np.array_equal(loss.steps, np.arange(19560))
-    assert (loss.values[0], at(loss, 10_000), loss.values[-1]) == (11.0091, 3.3851, 3.2217)
+    assert np.array_equal(loss.steps, np.arange(1, 19561))  # `s:0` is the first step
+    assert (loss.values[0], at(loss, 10_001), loss.values[-1]) == (11.0091, 3.3851, 3.2217)
     assert math.isclose(loss.values.sum(), 69958.6296, abs_tol=1e-4)
-    assert (norm.values.max(), norm.values[0], at(norm, 10_000), norm.values[-1]) == (15.37, 15.37, 0.30, 0.22)
-    assert at(one(facts, "lr"), 10_000) == 0.000306
+    assert (norm.values.max(), norm.values[0], at(norm, 10_001), norm.values[-1]) == (15.37, 15.37, 0.30, 0.22)
+    assert at(one(facts, "lr"), 10_001) == 0.000306
     assert (len(test.steps), at(test, 0), at(test, 10_000), at(test, 19560)) == (80, 11.0092, 3.3924, 3.2722)
 
 
 def test_nanogpt_in_bits_per_character():
     facts = read("nanogpt_jack_output.log", "nanogpt-stdout")
     loss, validation = one(facts, "loss/mean"), one(facts, "val loss")
-    assert np.array_equal(loss.steps, np.arange(0, 5001, 10))
-    assert (loss.values[0], at(loss, 2500), loss.values[-1]) == (12.5435, 1.7130, 1.5822)
+    assert np.array_equal(loss.steps, np.arange(1, 5002, 10))  # `iter 0` is the first step
+    assert (loss.values[0], at(loss, 2501), loss.values[-1]) == (12.5435, 1.7130, 1.5822)
     assert math.isclose(loss.values.sum(), 995.8718, abs_tol=1e-4)
     assert "BPC" in loss.trust
     assert (len(validation.steps), at(validation, 2500), at(validation, 5000)) == (21, 1.7035, 1.5617)
-    assert at(one(facts, "time/step_s"), 0) == pytest.approx(242.62093)
-    assert at(one(facts, "mfu"), 5000) == 6.79  # the last line has no line feed, yet its value is whole
+    assert at(one(facts, "time/step_s"), 1) == pytest.approx(242.62093)
+    assert at(one(facts, "mfu"), 5001) == 6.79  # the last line has no line feed, yet its value is whole
 
 
 def test_megatron_at_the_start_of_fp16():

@@ -96,17 +96,18 @@ def test_lightning_versions_are_attempts() -> None:
     facts = lightning_csv.read(VERSIONS, DEFAULT)
     for attempt, steps in ((0, range(NUM_STEPS)), (1, range(15, 25))):
         found = one(facts, "loss/mean", attempt)
-        assert found.steps.tolist() == list(steps)
+        assert found.steps.tolist() == [step + 1 for step in steps]  # finished steps, as its checkpoints count
         assert found.values == pytest.approx([loss(step) for step in steps], nan_ok=True)
-    assert points(one(facts, "val_loss", 0)) == [(9, 2.0), (19, 2.0)]
-    assert facts.rollbacks == (Rollback(attempt=1, last_step=19, first_step=15),)
+    assert points(one(facts, "val_loss", 0)) == [(10, 2.0), (20, 2.0)]
+    assert facts.rollbacks == (Rollback(attempt=1, last_step=20, first_step=16),)
+    assert any("from 0" in note for note in facts.notes)
     assert one(facts, "loss/mean", 0).source == "version_0/metrics.csv"
 
 
 def test_lightning_from_one_version_or_one_file() -> None:
     for path in (VERSIONS / "version_1", VERSIONS / "version_1" / "metrics.csv"):
         facts = lightning_csv.read(path, DEFAULT)
-        assert one(facts, "loss/mean").steps.tolist() == list(range(15, 25))
+        assert one(facts, "loss/mean").steps.tolist() == list(range(16, 26))
 
 
 def test_a_lightning_version_that_cannot_be_read_is_told(tmp_path: Path) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 from run_folder import TOML, write_run
 
 from spiketriage.errors import EvidenceError, UsageError
 from spiketriage.readers.settings import read_settings
+from spiketriage.readers.telemetry.names import Names
+from spiketriage.readers.telemetry.sources import read_telemetry
 
 
 def test_settings_are_absolute_and_complete(tmp_path, monkeypatch):
     run = write_run(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
-    from pathlib import Path
-
     settings = read_settings(Path("run"))
     assert settings.run == run
     assert settings.run_id == "tiny"
@@ -73,3 +76,32 @@ def test_what_is_not_a_run_folder_is_an_evidence_error_that_names_it(tmp_path, k
     with pytest.raises(EvidenceError, match="the-run") as caught:
         read_settings(run)
     assert caught.value.exit_code == 4
+
+
+def test_columns_say_what_their_log_calls_our_metrics(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    lines = [f'{{"update": {step}, "train/xent": {3 - step / 100}}}\n' for step in range(1, 41)]
+    (tmp_path / "logs" / "train.jsonl").write_text("".join(lines))
+    columns = '[columns]\nstep = "update"\n"loss/mean" = "train/xent"\n'
+    (tmp_path / "spiketriage.toml").write_text(f'schema = 1\n[run]\nid = "theirs"\ntelemetry = "logs"\n{columns}')
+    found = read_settings(tmp_path)
+    assert found.columns == {"update": "step", "train/xent": "loss/mean"}
+    telemetry = read_telemetry(found.telemetry, Names(columns=found.columns))
+    assert telemetry.steps == tuple(range(1, 41))
+    record = telemetry.at(0, 40)
+    assert record is not None
+    assert record.metrics == {"loss/mean": 2.6}
+
+
+def test_a_run_without_settings_is_what_is_found_in_it(tmp_path: Path) -> None:
+    run = tmp_path / "their-run"
+    run.mkdir()
+    (run / "README").write_text("hello\n")
+    with pytest.raises(EvidenceError, match=r"expected spiketriage\.toml, or a checkpoint or a log of a known format"):
+        read_settings(run)
+    shutil.copytree(Path(__file__).parents[2] / "fixtures" / "dcp" / "plain" / "step_3", run / "checkpoints" / "step_3")
+    xid = "[Sun Feb 23 16:24:18 2025] NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus.\n"
+    (run / "dmesg.log").write_text(xid)
+    found = read_settings(run)
+    assert (found.run_id, found.telemetry, found.checkpoints, found.harness) == ("their-run", run, run, "")
+    assert found.logs == (run / "dmesg.log",)

@@ -193,5 +193,5 @@ def test_a_reader_takes_attempt_and_rank_from_the_tree(tmp_path):
     path.write_text("iter 20: loss 2.5, time 1.00ms\niter 10: loss 2.25, time 1.00ms\n")
     facts = nanogpt_stdout.read(path, DEFAULT)
     losses = [one for one in facts.series if one.name == "loss/mean"]
-    assert [(one.attempt, one.rank, one.steps.tolist()) for one in losses] == [(3, 1, [20]), (4, 1, [10])]
+    assert [(one.attempt, one.rank, one.steps.tolist()) for one in losses] == [(3, 1, [21]), (4, 1, [11])]
     assert any("local rank" in note for note in facts.notes)

@@ -240,33 +240,35 @@ def test_composer_tokens_are_not_taken_for_steps(tmp_path):
 def test_llmc_main_log(tmp_path):
     facts = read(tmp_path, llmc_log, LLMC_FILE)
     loss = one(facts, "loss/mean")
-    assert (loss.steps.tolist(), loss.values[0]) == ([0, 1], 11.0091)
+    assert (loss.steps.tolist(), loss.values[0]) == ([1, 2], 11.0091)
     assert math.isnan(loss.values[1])
     assert one(facts, "grad/norm").values.tolist() == [15.37, math.inf]
     assert one(facts, "tel").values.tolist() == [11.0092]
+    assert any("from 0" in note for note in facts.notes)
     assert one(facts, "eval").steps.tolist() == [1]
 
 
-def test_llmc_standard_output_is_brought_to_the_files_steps(tmp_path):
+def test_llmc_standard_output_counts_finished_steps_itself(tmp_path):
     facts = read(tmp_path, llmc_log, LLMC_STDOUT)
-    assert one(facts, "loss/mean").steps.tolist() == [0, 1]
+    assert one(facts, "loss/mean").steps.tolist() == [1, 2]
     assert one(facts, "loss/mean").values.tolist() == [11.0091, 7.123456]
     assert one(facts, "grad/norm").values.tolist() == [15.37, 1.2345]
     assert one(facts, "time/step_s").values.tolist() == [0.25, 0.5]
     assert math.isnan(one(facts, "loss z-score").values[0])
     assert one(facts, "norm z-score").values[1] == -0.52
     assert one(facts, "val loss").steps.tolist() == [2]
-    assert any("from 1" in note for note in facts.notes)
+    assert not any("from 0" in note for note in facts.notes)
 
 
 def test_nanogpt_does_not_take_the_evaluation_for_the_step(tmp_path):
     facts = read(tmp_path, nanogpt_stdout, NANOGPT)
     loss = one(facts, "loss/mean")
-    assert (loss.steps.tolist(), loss.values[0]) == ([0, 10], 4.25)
+    assert (loss.steps.tolist(), loss.values[0]) == ([1, 11], 4.25)
     assert math.isnan(loss.values[1])
     assert "nats" not in loss.trust
     assert one(facts, "val loss").values.tolist() == [4.3]
     assert one(facts, "time/step_s").values.tolist() == [0.5, 0.25]
+    assert any("from 0" in note for note in facts.notes)
 
 
 def test_bits_per_character_are_said_to_be_bits(tmp_path):
@@ -299,8 +301,8 @@ def test_a_log_that_begins_anew_is_a_second_attempt(tmp_path):
         tmp_path, llmc_log, "s:5 trl:3.0 lr:0.1 norm:1.0\ns:4 trl:2.0 lr:0.1 norm:1.0\ns:5 trl:9.0 lr:0.1 norm:1.0\n"
     )
     losses = [(s.attempt, s.steps.tolist(), s.values.tolist()) for s in facts.series if s.name == "loss/mean"]
-    assert losses == [(0, [5], [3.0]), (1, [4, 5], [2.0, 9.0])]
-    assert [(one.attempt, one.last_step, one.first_step) for one in facts.rollbacks] == [(1, 5, 4)]
+    assert losses == [(0, [6], [3.0]), (1, [5, 6], [2.0, 9.0])]
+    assert [(one.attempt, one.last_step, one.first_step) for one in facts.rollbacks] == [(1, 6, 5)]
 
 
 def test_a_restart_of_all_ranks_is_one_rollback(tmp_path):

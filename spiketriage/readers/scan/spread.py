@@ -11,7 +11,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, wait
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-_NOT_MEASURED = "not measured ("
+NOT_MEASURED = "not measured ("
 IN_FLIGHT = 256  # jobs handed out at once: enough for any pool of one machine, and nothing beside what they read
 POLL_S = 5.0
 
@@ -69,12 +69,12 @@ def spread(
 
 def not_measured(path: str, reason: str) -> str:
     """The sentence of a file that nobody has measured, which is no damage."""
-    return f"{_NOT_MEASURED}{reason.replace('): ', '; ')}): {path}"
+    return f"{NOT_MEASURED}{reason.replace('): ', '; ')}): {path}"
 
 
 def unmeasured_path(problem: str) -> str:
     """The path of a file, if the problem is only that nobody has measured it; else nothing."""
-    return problem.partition("): ")[2] if problem.startswith(_NOT_MEASURED) else ""
+    return problem.partition("): ")[2] if problem.startswith(NOT_MEASURED) else ""
 
 
 class _Window(Generic[J, R]):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from spiketriage.errors import EvidenceError
 from spiketriage.facts import LogFacts
-from spiketriage.readers.discover import discover
+from spiketriage.readers.discover import CONVINCED, GUESS, Claim, discover
 from spiketriage.readers.telemetry import native
 from spiketriage.readers.telemetry.foreign import choose
 from spiketriage.readers.telemetry.lineage import Telemetry
@@ -51,11 +51,23 @@ def _native(folder: Path, paths: list[Path]) -> Telemetry:
     return Telemetry(segments=tuple(ordered), problems=tuple(problems))
 
 
+def find_logs(folder: Path, names: Names) -> tuple[Claim, ...]:
+    """The logs that other people's code wrote in `folder`, or at it.
+
+    Who says what the columns are called, or names the very file, has looked: then a guess is good enough.
+
+    Raises:
+        EvidenceError: the folder cannot be read.
+    """
+    at_least = GUESS if names.columns or folder.is_file() else CONVINCED
+    return discover(folder, wanted=lambda claim: claim.kind == "telemetry", at_least=at_least).claims
+
+
 def _foreign(folder: Path, names: Names) -> Telemetry:
-    found = discover(folder, wanted=lambda claim: claim.kind == "telemetry")
+    found = find_logs(folder, names)
     logs: list[LogFacts] = []
     problems: list[str] = []
-    for claim in found.claims:
+    for claim in found:
         try:
             log = cast("LogFormat", claim.format).read(claim.path, names)
         except EvidenceError as error:
