@@ -102,7 +102,7 @@ class _Walk:
         except EvidenceError as error:
             self.notes.append(error.message)
             return
-        found = [claim for claim in claims_on(seen) if claim.confidence >= CONVINCED]
+        found = [claim for claim in claims_on(seen) if claim.confidence >= self._at_least]
         best = found[0] if found else None
         for claim in (*found[:1], *_log_beside(found)):
             if not _is_covered(claim, outer):
