@@ -7,6 +7,7 @@ This module never imports anything of the project: it is the lowest layer.
     ├── RefusedError         3   a precondition is missing
     ├── EvidenceError        4   evidence is missing, corrupt, or changed since the freeze
     │   ├── CorruptFileError     a file is not what its format says
+    │   │   └── CutArchiveError  the end of an archive is gone, and its directory with it
     │   └── JournalError         the incident's journal chain is broken
     ├── InconclusiveError    5   too few valid trials, or noise exceeds the effect
     ├── PartialError         6   kept what could be kept; the manifest lists the gaps
@@ -52,6 +53,10 @@ class CorruptFileError(EvidenceError):
     def __init__(self, path: object, where: str, *, expected: object, seen: object, hint: str = "") -> None:
         super().__init__(f"{path}: {where}: expected {expected}, found {seen}", hint=hint)
         self.path = str(path)
+
+
+class CutArchiveError(CorruptFileError):
+    """The end of an archive is gone, and its directory with it; what lies before the cut can still be saved."""
 
 
 class JournalError(EvidenceError):

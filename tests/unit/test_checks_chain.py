@@ -34,6 +34,7 @@ NAMES = {
         "composition",
     ),
     "content-profile",
+    "stored-finiteness",
 }
 
 

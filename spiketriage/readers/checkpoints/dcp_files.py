@@ -85,7 +85,7 @@ class _Job:
         """Check one file."""
         held, size_bytes = sorted(self.held[path]), self._sizes[path]
         chunks = [one for one in held if self._owners[one[2]] is not None and one[1] > one[0]]
-        with (self._folder / path).open("rb", buffering=0) as stream:
+        with open_regular(self._folder / path) as stream:
             if os.pread(stream.fileno(), len(LFS_HEAD), 0) == LFS_HEAD:
                 self.lose(path, "is a Git-LFS pointer: the file was never fetched (git lfs pull)")
                 return

@@ -84,7 +84,7 @@ def _read(claim: Claim, folder: Path, *, verify: bool, executor: Executor | None
 def _named_files(facts: CheckpointFacts) -> tuple[StoredFile, ...]:
     """The files that hold its state: beside weights in the run's own folder lies the rest of the run."""
     named = {chunk.path for tensor in facts.tensors for chunk in tensor.chunks}
-    named |= {one.path for one in (*facts.fields, *facts.extents)}
+    named |= {field.path for field in facts.fields} | {extent.path for extent in facts.extents}
     return tuple(file for file in facts.files if file.path in named)
 
 

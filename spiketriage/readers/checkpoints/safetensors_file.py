@@ -90,7 +90,7 @@ def read_header_alone(path: Path, start: int = 0) -> Header:
         EvidenceError: the file cannot be read.
     """
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             size_bytes = stream.seek(0, 2)
             stream.seek(start)
             prefix = stream.read(8)

@@ -43,7 +43,7 @@ class Contents:
         if tensor.end - tensor.start > SMALL_BYTES:
             return None
         try:
-            with self.path.open("rb") as stream:
+            with open_regular(self.path) as stream:
                 stream.seek(tensor.start)
                 data = stream.read(tensor.end - tensor.start)
         except OSError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from spiketriage.errors import CorruptFileError, EvidenceError
+from spiketriage.errors import CorruptFileError, CutArchiveError, EvidenceError
 from spiketriage.facts import Extent
 from spiketriage.readers import pickles
 from spiketriage.readers.checkpoints import torch_legacy
@@ -21,7 +21,6 @@ from spiketriage.readers.checkpoints.torch_values import Place, TensorRef, Tenso
 from spiketriage.readers.checkpoints.zip_records import (
     LOCAL,
     Archive,
-    NoDirectoryError,
     ZipRecord,
     data_record,
     read_archive,
@@ -57,7 +56,7 @@ def read_torch_file(path: Path, *, start: int = 0, end: int | None = None) -> To
         EvidenceError: the file cannot be read.
     """
     try:
-        with path.open("rb", buffering=0) as stream:
+        with open_regular(path) as stream:
             size_bytes = os.fstat(stream.fileno()).st_size
             end = size_bytes if end is None else end
             where = str(path) if (start, end) == (0, size_bytes) else f"{path} [{start}:{end}]"
@@ -86,7 +85,7 @@ def _read(stream: BinaryIO, start: int, end: int, where: str) -> TorchFile:
     if head.startswith(LOCAL):
         try:
             archive = read_archive(stream, start, end, where=where)
-        except NoDirectoryError as error:
+        except CutArchiveError as error:
             return _salvaged(stream, start, end, where, error.message)
         return _from_archive(stream, archive, where)
     if torch_legacy.is_legacy(head):

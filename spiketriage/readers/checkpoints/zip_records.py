@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from spiketriage.errors import CorruptFileError, EvidenceError
+from spiketriage.errors import CorruptFileError, CutArchiveError, EvidenceError
 
 LOCAL = b"PK\x03\x04"
 _MAX_DIRECTORY_BYTES = 256 << 20
@@ -49,10 +49,6 @@ class Archive:
 
     records: tuple[ZipRecord, ...]
     problems: tuple[str, ...]
-
-
-class NoDirectoryError(CorruptFileError):
-    """The end of the archive is gone, and the directory with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +89,7 @@ def read_archive(stream: Descriptor, start: int, end: int, *, where: object) -> 
     """The records of the archive that fills the bytes `start` to `end` of `stream`.
 
     Raises:
-        NoDirectoryError: it has no end-of-archive record (a truncated file).
+        CutArchiveError: it has no end-of-archive record (a truncated file).
         CorruptFileError: the directory cannot be read.
         EvidenceError: the file cannot be read.
     """
@@ -130,7 +126,7 @@ def data_record(stream: Descriptor, start: int, end: int, *, where: object = "to
     size_bytes = end - start
     tail = source.read(max(0, size_bytes - _TAIL_BYTES), min(size_bytes, _TAIL_BYTES))
     if len(tail) < _END.size or not tail.startswith(b"PK\x05\x06", len(tail) - _END.size):
-        raise NoDirectoryError(where, f"bytes {start} to {end}", expected="a zip archive that ends there", seen="none")
+        raise CutArchiveError(where, f"bytes {start} to {end}", expected="a zip archive that ends there", seen="none")
     _, directory = _directory(source, tail, len(tail) - _END.size)
     found = [entry for entry in _entries(source, directory) if entry.name.endswith("/data/0")]
     if len(found) != 1:
@@ -143,7 +139,7 @@ def _end_record(source: _Source, tail: bytes) -> int:
     while at >= 0 and len(tail) - at < _END.size:
         at = tail.rfind(b"PK\x05\x06", 0, at)
     if at < 0:
-        raise NoDirectoryError(source.where, "end", expected="the end record of a zip archive", seen="none: truncated")
+        raise CutArchiveError(source.where, "end", expected="the end record of a zip archive", seen="none: truncated")
     surplus = len(tail) - at - _END.size
     if surplus:
         source.problems.append(f"{source.where}: {surplus} bytes follow the end of the archive")
