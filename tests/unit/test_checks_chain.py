@@ -42,7 +42,7 @@ def test_a_healthy_run_agrees_everywhere_and_an_audit_leaves_the_spike_checks_un
     findings = [finding for check in CHECKS for finding in check.run(SyntheticRun().view())]
     assert {finding.name for finding in findings} == NAMES
     untested = {finding.name for finding in findings if finding.outcome == "not testable"}
-    assert untested == {"composition", "consumed-at-spike", "content-profile"}
+    assert untested == {"composition", "consumed-at-spike", "content-profile", "stored-finiteness"}
     assert {finding.outcome for finding in findings if finding.name not in untested} == {"agrees"}
     assert [finding.name for finding in findings if not finding.judged] == ["code-identity"]
 
