@@ -5,8 +5,12 @@ This module never writes and never maps a file: a truncated mapped file kills th
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 
 import xxhash
@@ -53,6 +57,19 @@ def sha256_of_bytes(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def open_regular(path: str | Path) -> FileIO:
+    """Open a regular file for reading, unbuffered; whatever else stands in its place is refused without waiting for it.
+
+    Raises:
+        OSError: it cannot be opened, or is a pipe, a device or a folder.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for a writer
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return FileIO(handle, "rb")
+
+
 def read_pass(path: Path, sinks: Iterable[Sink]) -> int:
     """Read `path` once and hand every chunk to every sink; returns the number of bytes read.
 
@@ -64,7 +81,7 @@ def read_pass(path: Path, sinks: Iterable[Sink]) -> int:
     view = memoryview(buffer)
     total = 0
     try:
-        with path.open("rb", buffering=0) as stream:
+        with open_regular(path) as stream:
             while count := stream.readinto(buffer):
                 for sink in sinks:
                     sink(view[:count])

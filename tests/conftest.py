@@ -11,7 +11,7 @@ from rehearsed import Rehearsed, rehearse
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-runbooks", action="store_true", help="rewrite the output shown in runbooks/*.md")
-    parser.addoption("--update-surface", action="store_true", help="rewrite fixtures/cli-surface.txt")
+    parser.addoption("--update-surface", action="store_true", help="rewrite cli-surface.txt and README's formats")
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22e\nsize 12345\n"
 PAGE_BYTES = 4096
-MAX_ALONE = 3  # files of a folder that are changed one at a time, beside all of them together
+MAX_ALONE = 2  # files of a folder that are changed one at a time, beside all of them together
 
 Change = Callable[[Path], None]
 

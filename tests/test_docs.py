@@ -18,6 +18,7 @@ from spiketriage.diagnosis.causes import CAUSES
 from spiketriage.diagnosis.checks import CHECKS
 from spiketriage.practice.rehearsal.catalogue import load_fault
 from spiketriage.practice.rehearsal.staging import prepare
+from spiketriage.readers.discover import kinds
 from spiketriage.runbook.status import ORDER
 from spiketriage.train.harness import Harness
 
@@ -34,6 +35,7 @@ HEADINGS = [
 ]
 TYPED = re.compile(r"^\$ (.*)$", re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`(spiketriage(?:\s[^`]+)?)`(?!`)")
+FORMATS = re.compile(r"(?<=<!-- formats: begin -->\n).*?(?=<!-- formats: end -->\n)", re.DOTALL)
 SCREEN_LINES, SCREEN_COLUMNS = 50, 125
 
 
@@ -110,6 +112,18 @@ def test_every_path_told_of_exists() -> None:
     paths = {path for path in paths if not path.endswith("/x.py")}
     assert "spiketriage/train/harness.py" in paths
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+
+
+def test_the_table_of_formats_is_what_the_readers_say(request: pytest.FixtureRequest) -> None:
+    members = [(kind, one) for kind, formats in kinds().items() for one in formats]
+    rows = [f"| {kind} | {one.NAME} | {one.TELLS} | {one.CANNOT} |\n" for kind, one in members]
+    table = "".join(["| kind | format | tells | cannot tell |\n", "|---|---|---|---|\n", *rows])
+    assert FORMATS.search(README)
+    if request.config.getoption("--update-surface"):
+        (ROOT / "README.md").write_text(FORMATS.sub(lambda _: table, README), encoding="utf-8")
+    written = FORMATS.search((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert written is not None
+    assert written[0] == table, "wanted? then: pytest --update-surface"
 
 
 def test_the_harness_example_has_every_method_of_the_protocol() -> None:

@@ -223,6 +223,30 @@ def inspect(path: o.Place, deep: o.Every = False, cluster: o.Cluster = None, as_
 
 
 @app.command()
+def documents(
+    store: o.Store,
+    number: o.Numbers = None,
+    step: o.Consumed = None,
+    batch: o.Batch = None,
+    length: o.Length = None,
+    vocab: o.Vocab = None,
+    eos: o.Eos = None,
+    pad: o.Pad = None,
+    as_json: o.Json = False,
+) -> int:
+    """Say which documents a step consumed and which look broken.
+
+    Each is compared with others of its length in the same store; without numbers or a step, a sample is profiled.
+    """
+    from spiketriage.runbook import documents as it
+    from spiketriage.runbook.document_peers import Reading
+
+    reading = Reading(vocab=vocab, eos=eos, pad=pad)
+    asked = it.step_of(step, batch, length)
+    return show("documents", it.run(store, numbers=tuple(number or ()), step=asked, reading=reading), as_json)
+
+
+@app.command()
 def verify(
     run: o.Run = None,
     deep: o.Deep = False,

@@ -53,6 +53,19 @@ Budget = Annotated[
 Deep = Annotated[bool, typer.Option("--deep", help="Read every byte of evidence again and compare digests.")]
 Place = Annotated[Path, typer.Argument(metavar="PATH", show_default=False, help="A folder or a file of any kind.")]
 Every = Annotated[bool, typer.Option("--deep", help="Read every byte, however large the checkpoint is.")]
+Store = Annotated[
+    Path, typer.Argument(metavar="STORE", show_default=False, help="A data store: its folder or one of its files.")
+]
+Numbers = Annotated[
+    list[int] | None,
+    typer.Option("--number", metavar="N", min=0, help="Document to judge, from 0; repeatable."),
+]
+Consumed = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Step whose documents to judge.")]
+Batch = Annotated[int | None, typer.Option("--batch", metavar="B", min=1, help="Sequences of a step, all ranks.")]
+Length = Annotated[int | None, typer.Option("--length", metavar="S", min=1, help="Tokens of a sequence.")]
+Vocab = Annotated[int | None, typer.Option("--vocab", metavar="V", min=1, help="Ids of the vocabulary: 0 to V-1.")]
+Eos = Annotated[int | None, typer.Option("--eos", metavar="E", help="The id that ends a document.")]
+Pad = Annotated[int | None, typer.Option("--pad", metavar="P", help="The id of padding.")]
 Cluster = Annotated[
     str | None,
     typer.Option("--cluster", metavar="ADDRESS", help="Have a Dask cluster read the files: tcp://HOST:PORT."),

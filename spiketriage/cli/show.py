@@ -20,7 +20,7 @@ _PLAIN = str.maketrans(
     {"—": "-", "–": "-", "…": "...", "→": "->", "←": "<-", "×": "x", "÷": "/", "≤": "<=", "≥": ">="}
     | {"‘": "'", "’": "'", "“": '"', "”": '"', "·": "-", "•": "*", "±": "+-", "≠": "!=", "≈": "~"}
 )
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_UNSHOWN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _STYLES = (
     (r"\b(differs|nonfinite|established|refused|missing)\b", "bold red"),
     (r"\b(agrees|bitwise identical|nothing-found)\b", "green"),
@@ -77,8 +77,8 @@ def wrapped(line: str, width: int) -> str:
 
 
 def visible(line: str) -> str:
-    """Spell out the control characters of a line, so that text from a log cannot move the cursor."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", line)
+    """Spell out control characters, which could move the cursor, and the bytes of a name that is no text."""
+    return _UNSHOWN.sub(lambda match: f"\\x{ord(match.group()) & 0xFF:02x}", line)
 
 
 def fit(text: str, encoding: str | None) -> str:

@@ -16,13 +16,15 @@ def select_anchors(
     """The anchors of an incident; without an onset the newest sound generation is the known-good one."""
     newest_first = sorted(generations, key=lambda one: (-1 if one.step is None else one.step, one.name), reverse=True)
     good: list[str] = []
+    at: int | None = None
     refused: dict[str, str] = {}
     for generation in newest_first:
         why = refusal(generation, onset)
         if why:
             refused[generation.name] = why
-        else:
+        elif not good or generation.step != at:  # a second copy of the same step (`last.ckpt`) is not an older one
             good.append(generation.name)
+            at = generation.step
         if len(good) == 2:
             break
     return Anchors(
@@ -43,8 +45,11 @@ def refusal(generation: GenerationFacts, onset: int | None) -> str:
         more = len(generation.problems) - 1
         return generation.problems[0] + (f" (and {more} more)" if more else "")
     if not generation.complete:
-        return "incomplete"
+        return f"incomplete: {generation.interrupted}" if generation.interrupted else "incomplete"
     if generation.nonfinite:
         more = len(generation.nonfinite) - 1
         return f"not finite: {generation.nonfinite[0]}" + (f" (and {more} more)" if more else "")
+    if generation.odd:
+        more = len(generation.odd) - 1
+        return f"not healthy: {generation.odd[0]}" + (f" (and {more} more)" if more else "")
     return "" if generation.step is not None else "its step is unknown"

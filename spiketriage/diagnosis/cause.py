@@ -26,7 +26,7 @@ NEUTRAL = (
 
 # Findings that speak against the run and about no cause in particular: no cause is contradicted by them, and none
 # is supported.
-ASIDE = ("stored-finiteness", "stored-steps", "stored-values", "series-trust", "system-events")
+ASIDE = ("stored-finiteness", "stored-steps", "stored-values", "series-trust", "system-events", "collectives")
 
 # Cells that only a person can fill, so that a cause which needs one is never more than a candidate.
 HUMAN = ("index-restored",)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from spiketriage.facts import Event
 from spiketriage.readers.telemetry.lineage import Telemetry
@@ -23,7 +24,19 @@ from spiketriage.records import (
     StepRecord,
 )
 
+if TYPE_CHECKING:
+    from spiketriage.readers.events.desync import Disagreement
+
 History = Mapping[int, Mapping[int, StepRecord]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankDumps:
+    """The flight-recorder dumps that lay in one folder of the run, one a rank, and where they first disagree."""
+
+    folder: str
+    num_dumps: int
+    disagreement: Disagreement | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +50,7 @@ class View:
     anchors: Anchors | None
     settings: RunSettings
     events: tuple[Event, ...] = ()
+    dumps: tuple[RankDumps, ...] = ()
 
     @property
     def suspect(self) -> int | None:

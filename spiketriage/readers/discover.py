@@ -22,6 +22,7 @@ CONVINCED = 0.5  # a claim below this is a guess, which only `inspect` may show
 GUESS = 0.2  # below this not even a person's word makes it a log
 SPECIFIC = 0.7  # a claim above this is by a mark of the format's own, not by its shape
 WEIGHTS_ALONE = ("safetensors", "torch-save")  # a folder of these may be what a run left beside its checkpoints
+FLAT = ("jsonl",)  # what lies in a folder's folders is not read with it
 _NOT_EVIDENCE = {".spiketriage", ".git", ".venv", "__pycache__", "node_modules"}
 
 
@@ -102,6 +103,8 @@ class _Walk:
         except EvidenceError as error:
             self.notes.append(error.message)
             return
+        if seen.is_lfs_pointer:
+            self.notes.append(f"{path}: is a Git-LFS pointer: the file was never fetched")
         found = [claim for claim in claims_on(seen) if claim.confidence >= self._at_least]
         best = found[0] if found else None
         for claim in (*found[:1], *_log_beside(found)):
@@ -156,7 +159,9 @@ def _best_format(path: Path) -> Format | None:
 def _is_covered(claim: Claim, outer: tuple[Claim, ...]) -> bool:
     """Whether a folder around this path was claimed by a reader that reads this file, too."""
     return any(
-        around.kind == claim.kind and (around.format is claim.format or claim.confidence <= SPECIFIC)
+        around.kind == claim.kind
+        and (around.format is claim.format or claim.confidence <= SPECIFIC)
+        and (around.format.NAME not in FLAT or (claim.path.parent == around.path and claim.path.is_file()))
         for around in outer
     )
 

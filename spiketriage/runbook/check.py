@@ -29,6 +29,7 @@ ABOUT_THE_SPIKE = (
     "composition",
     "content-profile",
 )  # they test the suspect step only, so they cannot move it
+AT_REST = ("stored-steps",)  # a mixture or a renamed folder says nothing of when the run went wrong
 ORDER = {"nonfinite": 0, "differs": 1, "not testable": 3, "agrees": 4}
 CONTEXT = 2
 MANY_SILENT = 15
@@ -59,7 +60,8 @@ def run(
         session.findings(findings)
         _keep_anchors(session, dossier, spike, anchors)
         session.exit_code = int(any(_is_against(finding) for finding in findings))
-    following = "bisect" if anchors.suspect is None else "replay"
+    # Without a harness no step can be executed, and nothing is in question where nothing is suspect.
+    following = "replay" if anchors.suspect is not None and view.settings.harness else "bisect"
     return StepResult(
         incident=found.id,
         exit_code=session.exit_code,
@@ -87,7 +89,7 @@ def reanchored(view: View, spike: Spike, findings: Sequence[Finding]) -> Anchors
 
     Without a spike the suspect is the first anomaly. The known-good generation is older than the onset.
     """
-    dated = [item for item in findings if _is_against(item) and item.name not in ABOUT_THE_SPIKE]
+    dated = [item for item in findings if _is_against(item) and item.name not in (*ABOUT_THE_SPIKE, *AT_REST)]
     steps = {item.name: item.where.step for item in dated if item.where.step is not None}
     first = min(steps, key=lambda name: (steps[name], list(steps).index(name))) if steps else None
     if first is None or (spike.onset is not None and steps[first] >= spike.onset):
@@ -157,5 +159,6 @@ def _headline(view: View, spike: Spike, anchors: Anchors, *, audit: bool) -> tup
 
 def _notes(telemetry: Telemetry) -> Iterator[str]:
     yield from telemetry.problems
+    yield from telemetry.notes
     for lost in telemetry.lost:
         yield f"rank {lost.rank}: {lost.span} unreadable, not compared"

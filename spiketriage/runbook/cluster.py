@@ -5,6 +5,7 @@ This module never starts or stops a scheduler or a worker, and uses none that co
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import pkgutil
@@ -34,7 +35,6 @@ class ClusterExecutor(RemoteExecutor):
     def __init__(self, client: Any, address: str) -> None:
         self._client = client
         self._address = address
-        self._pool = client.get_executor(pure=False, retries=NUM_RETRIES)
         self.in_flight = IN_FLIGHT * sum(client.nthreads().values())
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
@@ -45,8 +45,14 @@ class ClusterExecutor(RemoteExecutor):
         """
         if self._client.status != "running":
             raise RuntimeError(self.trouble())
-        future: Future[T] = self._pool.submit(fn, *args, **kwargs)
-        return future
+        job = self._client.submit(fn, *args, pure=False, retries=NUM_RETRIES, **kwargs)
+
+        async def outcome() -> T:
+            found: T = await job
+            return found
+
+        # Not Dask's own executor: its futures never end when the connection does.
+        return asyncio.run_coroutine_threadsafe(outcome(), self._client.loop.asyncio_loop)
 
     def trouble(self) -> str:
         """Say that the scheduler is gone, or that no worker has come back."""
@@ -67,12 +73,7 @@ class ClusterExecutor(RemoteExecutor):
 
         if isinstance(error, KilledWorker) and error.allowed_failures is not None:
             return f"each of {error.allowed_failures + 1} workers died that tried"
-        return super().why(error)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Drop what is still handed out."""
-        if self._client.status == "running":
-            self._pool.shutdown(wait=wait and not cancel_futures)
+        return super().why(error) if self._client.status == "running" else self.trouble()
 
 
 @contextmanager
@@ -87,21 +88,17 @@ def executor(address: str | None, places: Sequence[Path]) -> Iterator[Executor |
         yield None
         return
     client = _connect(address)
-    try:
-        with _quiet():
+    with _quiet():
+        try:
             hosts = _hosts(client, address)
             _require_same_version(client, hosts)
             for place in places:
                 _require_sight(client, hosts, place)
             pool = ClusterExecutor(client, address)
             say(f"cluster: {address}: {len(hosts)} workers, {pool.in_flight // IN_FLIGHT} threads")
-            try:
-                yield pool
-            finally:
-                pool.shutdown(wait=False)
-                client.close(timeout=ANSWER_S)
-    finally:
-        client.close(timeout=ANSWER_S)
+            yield pool
+        finally:
+            client.close(timeout=ANSWER_S)
 
 
 def _connect(address: str) -> Any:
@@ -113,8 +110,9 @@ def _connect(address: str) -> Any:
     with _quiet(), warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            connect: Any = Client  # it has no types
-            client = connect(address, timeout=ANSWER_S, set_as_default=False)
+            asyncio.run(_shake_hands(address))
+            untyped: Any = Client
+            client = untyped(address, timeout=ANSWER_S, set_as_default=False)
         except (ValueError, TypeError) as error:
             message = f"--cluster: {address!r} is no address of a Dask scheduler: {error}"
             raise UsageError(message, hint="--cluster tcp://HOST:8786") from error
@@ -127,10 +125,21 @@ def _connect(address: str) -> Any:
     return client
 
 
+async def _shake_hands(address: str) -> None:
+    """Connect once and let go: Dask's own client waits for ever for a server that takes a call and says nothing."""
+    import distributed.comm  # noqa: PLC0415
+
+    untyped: Any = distributed
+    arguments = untyped.Security().get_connection_args("client")
+    handshake = untyped.comm.connect(address, timeout=ANSWER_S, **arguments)
+    (await asyncio.wait_for(handshake, ANSWER_S)).abort()
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep Dask's own tracebacks off the terminal: what they mean is said by us."""
-    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("distributed")]
+    names = [one for one in logging.root.manager.loggerDict if one.startswith(("distributed", "tornado", "asyncio"))]
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)
@@ -177,8 +186,8 @@ def _require_sight(client: Any, hosts: Mapping[str, str], place: Path) -> None:
         if not isinstance(there, os.stat_result):
             message = f"the worker on {host} does not see {place} ({there}): the files must be shared under one path"
             raise RefusedError(message, hint=hint)
-        # Not every shared file system gives a file one number everywhere, so that alone convicts nobody.
-        if here.st_ino == there.st_ino or here.st_mtime_ns == there.st_mtime_ns:
+        # Not every shared file system gives a file one number everywhere, so another one alone convicts nobody.
+        if (here.st_ino, here.st_mtime_ns) == (there.st_ino, there.st_mtime_ns):
             continue
         seen = client.run(os.listdir, str(place), workers=[worker], on_error="return")[worker] if names else ()
         if here.st_size != there.st_size if not names else names - set(seen if isinstance(seen, list) else ()):

@@ -112,9 +112,8 @@ def brief_log(facts: LogFacts) -> str:
     """The one line of a telemetry source among others."""
     ranked = _by_interest(facts.series)
     told = _series(ranked[0]) if ranked else "no series"
-    problem = f"; {facts.problems[0]}" if facts.problems else ""
     restarts = f"; {counted(len(facts.rollbacks), 'restart')}" if facts.rollbacks else ""
-    return f"{told}{restarts}{problem}"
+    return f"PROBLEM {facts.problems[0]}; {told}{restarts}" if facts.problems else f"{told}{restarts}"
 
 
 def brief_events(found: Iterable[Event]) -> str:

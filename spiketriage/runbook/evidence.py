@@ -23,6 +23,7 @@ from spiketriage.readers.telemetry.sources import read_telemetry
 from spiketriage.records import NATIVE, DataIndex, Dossier, GenerationFacts, Manifest, RunSettings
 from spiketriage.runbook import layout
 from spiketriage.runbook.measured import Measured, from_json, to_json
+from spiketriage.runbook.rank_dumps import rank_dumps
 
 GENERATION_FACT = "generation/"
 FROZEN = "frozen"  # the fact whose presence says that a freeze was finished
@@ -48,6 +49,7 @@ def load_view(incident: Incident, settings: RunSettings) -> View:
         artifacts=dossier.artifacts,
         anchors=dossier.anchors,
         settings=settings,
+        dumps=rank_dumps(payload / layout.LOGS, dossier.artifacts),
     )
 
 

@@ -205,6 +205,7 @@ def _facts(session: Session, subject: _Subject) -> None:
         facts["first_step"] = str(telemetry.steps[0]) if telemetry.steps else ""
         facts["last_step"] = _last_step(subject) or ""
         facts["telemetry_problems"] = json.dumps(telemetry.problems)
+        facts["telemetry_notes"] = json.dumps(telemetry.notes)
     for key, value in facts.items():
         session.fact(key, value)
 
@@ -213,7 +214,8 @@ def _gaps(subject: _Subject) -> Iterator[Artifact]:
     """What the telemetry itself shows to be missing."""
     run, folder = subject.settings.run, subject.settings.telemetry
     if subject.telemetry is None:
-        yield missing(layout.artifact_path(run, folder), "telemetry", subject.unreadable)
+        name = "telemetry" if folder == run else layout.artifact_path(run, folder)
+        yield missing(name, "telemetry", subject.unreadable)
         return
     for rank in subject.telemetry.missing_ranks:
         path = layout.artifact_path(run, folder / f"rank-{rank:05d}")
@@ -322,6 +324,18 @@ def _onset(step: int | None, reason: str) -> str:
     return f"onset: {reason}"
 
 
+def _called(name: str | None) -> str:
+    return "the run folder itself" if name == "." else name or "none"
+
+
+def _shortened(run: str, name: str, why: str) -> str:
+    return why.replace(f"{run}/{name}: ", "").replace(f"{run}/{name}/", "")
+
+
+def _has_generation(facts: Mapping[str, str]) -> bool:
+    return any(key.startswith(evidence.GENERATION_FACT) for key in facts)
+
+
 def _result(place: store.Incident, command: str, *, again: bool) -> StepResult:
     dossier = place.dossier()
     anchors, facts = dossier.anchors, dossier.facts
@@ -334,11 +348,13 @@ def _result(place: store.Incident, command: str, *, again: bool) -> StepResult:
     lines = [
         f"incident {place.id}" + (": already frozen, nothing to do" if again else ""),
         _onset(anchors.onset, anchors.reason),
-        f"known good: {anchors.known_good or 'none'}, older: {anchors.older_good or 'none'}",
-        *(f"refused {name}: {why}" for name, why in anchors.refused.items()),
+        f"known good: {_called(anchors.known_good)}, older: {_called(anchors.older_good)}",
+        *(f"refused {_called(name)}: {_shortened(facts['run'], name, why)}" for name, why in anchors.refused.items()),
+        *([f"gap: no checkpoint of a known layout was found in {facts['run']}"] if not _has_generation(facts) else []),
         f"kept: {num_copied} copied, {num_pinned} pinned in {place.folder / layout.EVIDENCE}",
         *(f"gap: {gap.path}: {gap.note}" for gap in missed),
         *(f"telemetry: {problem}" for problem in _untold(facts, missed)),
+        *(f"note: {note}" for note in json.loads(facts.get("telemetry_notes", "[]"))),
     ]
     if unpinned:
         lines.append(f"warning: {counted(len(unpinned), 'file')} {unpinned[0].note}")

@@ -49,9 +49,14 @@ def damage(generation: GenerationFacts) -> str:
     if unfinished(generation):
         return ""
     disagree = set(rank_disagreements(generation.manifest)) if generation.manifest is not None else set()
-    told = [one.replace(f"{generation.path}/", "") for one in generation.problems if one not in disagree]
+    told = [within(generation, one) for one in generation.problems if one not in disagree]
     more = f" (and {len(told) - MAX_NAMED} more)" if len(told) > MAX_NAMED else ""
     return "; ".join(told[:MAX_NAMED]) + more
+
+
+def within(generation: GenerationFacts, sentence: str) -> str:
+    """A sentence about a generation that is named already: without the way to it."""
+    return sentence.removeprefix(f"{generation.path}: ").replace(f"{generation.path}/", "")
 
 
 def telemetry_gaps(settings: RunSettings, telemetry: Telemetry) -> Iterator[tuple[str, str]]:

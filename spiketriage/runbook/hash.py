@@ -12,11 +12,12 @@ from pathlib import Path
 
 from spiketriage import digests
 from spiketriage.diagnosis.anchors import select_anchors
+from spiketriage.diagnosis.findings import listed
 from spiketriage.errors import EvidenceError
 from spiketriage.incident import store
 from spiketriage.readers.settings import read_settings
-from spiketriage.records import Artifact, Dossier, Finding, RunSettings, StepResult
-from spiketriage.runbook import evidence, layout, typed
+from spiketriage.records import NATIVE, Artifact, Dossier, Finding, RunSettings, StepResult
+from spiketriage.runbook import evidence, gaps, layout, typed
 from spiketriage.runbook.hash_data import Data, examine_data
 from spiketriage.runbook.hash_generations import Generations, examine_generations
 from spiketriage.runbook.progress import say
@@ -81,7 +82,7 @@ def run(
         data = examine_data(place.folder, settings, dossier, generations.facts, executor)
         examined.differing += [*generations.differing, *data.differing]
         examined.unmeasured += [*generations.unmeasured, *data.unmeasured]
-        examined.context += _code(place.folder, settings, generations)
+        examined.context += [*_code(place.folder, settings, generations), *_not_visible(dossier, generations)]
         _update(examined, dossier, settings, generations, data)
         session.artifacts(examined.artifacts)
         for measured in generations.measured:
@@ -156,6 +157,26 @@ def _code(folder: Path, settings: RunSettings, generations: Generations) -> Iter
             seen[manifest.code_path] = digests.of_tree(copy)
         if seen[manifest.code_path] != manifest.code_digest:
             yield f"{manifest.code_path}: is not the code that {facts.name} was written by"
+
+
+def _not_visible(dossier: Dossier, generations: Generations) -> Iterator[str]:
+    """What a clean result does not rule out: no checksums, unfinished saves, generations that nobody read before."""
+    foreign = [one for one in generations.facts if one.layout != NATIVE]
+    without = [one for one in foreign if any("has no checksum" in note for note in one.notes)]
+    if without:
+        note = next(note for note in without[0].notes if "has no checksum" in note)
+        yield f"{listed([one.name for one in without])}: {note}"
+    for one in foreign:
+        if gaps.unfinished(one):
+            yield f"{one.name}: incomplete, so not vouched for: {gaps.within(one, one.interrupted) or 'by its layout'}"
+    read = {key.removeprefix(evidence.GENERATION_FACT) for key, value in dossier.facts.items() if _was_read(key, value)}
+    first = [one.name for one in foreign if one.file_digests and one.name not in read]
+    if first:
+        yield f"{listed(first)}: not read by the freeze, so compared with nothing; the digests of now are on record"
+
+
+def _was_read(key: str, value: str) -> bool:
+    return key.startswith(evidence.GENERATION_FACT) and bool(evidence.measured_from_fact(key, value).file_digests)
 
 
 def _update(examined: _Examined, dossier: Dossier, settings: RunSettings, generations: Generations, data: Data) -> None:

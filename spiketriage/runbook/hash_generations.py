@@ -197,18 +197,20 @@ def _finding(
         promise = "is what its manifest says" if has_manifests else "has no damage that its layout can show"
         return agrees(NAME, f"every file of {counted(num_complete, 'generation')} {promise}{but}", judged=False)
     first = differences[0]
-    names = [f"{one.generation.name}/{one.path}" for one in differences]
+    names = dict.fromkeys(one.name for one in differences)
+    has_manifest = any(one.generation.layout == NATIVE for one in differences)
+    what = "differ from their manifest" if has_manifest else "damaged, or changed since the freeze"
     return Finding(
         name=NAME,
         outcome="differs",
-        summary=f"differ from their manifest: {listed(names)}",
+        summary=f"{what}: {listed(names)}",
         where=Where(
             step=first.generation.step,
             key=first.generation.name,
             path=layout.artifact_path(run, first.generation.path / first.path),
         ),
-        expected=first.expected,
-        seen=first.seen,
+        expected=first.expected or "a checkpoint that its layout vouches for",
+        seen=first.seen or first.sentence(run),
         magnitude=float(len(differences)),
         judged=False,
     )

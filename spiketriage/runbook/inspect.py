@@ -61,7 +61,7 @@ def run(path: Path, *, deep: bool = False, executor: Executor | None = None) -> 
     is_one_thing = any(one.kind in ("checkpoint", "data") and one.confidence >= CONVINCED for one in claims)
     if seen.is_folder and not is_one_thing:
         found = discover(path)
-        if found.claims:
+        if any(one.path != path for one in found.claims):
             return inventory(path, found)
     refuted: list[str] = []
     for at, claim in enumerate(claims):
@@ -105,7 +105,7 @@ def _told(claim: Claim, *, deep: bool, executor: Executor | None) -> _Told:
             file = cast(EventSource, claim.format).read(claim.path)
             return _Told(lines=tuple(describe.event_file(file)), is_empty=not file.events)
         store = cast(DataStore, claim.format).read(claim.path)
-        return _Told(lines=tuple(describe.data(store)), is_empty=not store.num_documents and not store.num_tokens)
+        return _Told(lines=tuple(describe.data(store)), is_empty=not store.num_documents)
     except EvidenceError as error:
         lines = (f"PROBLEM {error.message}", *([f"hint: {error.hint}"] if error.hint else []))
         return _Told(lines=lines, is_empty=True)
@@ -113,7 +113,7 @@ def _told(claim: Claim, *, deep: bool, executor: Executor | None) -> _Told:
 
 def _why(told: _Told) -> str:
     problem = next((line.removeprefix("PROBLEM ") for line in told.lines if line.startswith("PROBLEM ")), "")
-    return problem or "nothing of it is there"
+    return problem or "reading it does not bear that out"
 
 
 def _checkpoint(facts: CheckpointFacts, *, deep: bool, executor: Executor | None) -> Iterator[str]:

@@ -5,6 +5,8 @@ This module reads metadata only and never a tensor; `spiketriage inspect` on one
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -34,6 +36,7 @@ def inventory(folder: Path, found: Discovery) -> StepResult:
         lines.append(f"  {one.path.relative_to(folder)}: {one.kind}: {one.format.NAME} ({one.confidence:.2f}): {text}")
     if len(claims) > MAX_FOUND:
         lines.append(f"  … and {len(claims) - MAX_FOUND} more")
+    lines += [f"  collectives: {sentence}" for sentence in _disagreements(folder, found)]
     has_trouble = any(text.startswith("PROBLEM") for text in told)
     return StepResult(
         incident="",
@@ -43,6 +46,24 @@ def inventory(folder: Path, found: Discovery) -> StepResult:
         data={"claims": [{"path": str(one.path), "kind": one.kind, "format": one.format.NAME} for one in claims]},
         next_commands=(typed.command("freeze", folder, None, None),),
     )
+
+
+def _disagreements(folder: Path, found: Discovery) -> Iterator[str]:
+    """The first collective on which ranks disagree, for each folder with the dumps of several ranks."""
+    dumps = Counter(one.path.parent for one in found.of("events") if one.format.NAME == "flight-recorder")
+    several = [parent for parent, number in sorted(dumps.items()) if number > 1]
+    if not several:
+        return
+    from spiketriage.readers.events.desync import first_disagreement  # noqa: PLC0415  # most folders have no dump
+
+    for parent in several[:MAX_FOUND]:
+        try:
+            first = first_disagreement(parent)
+        except EvidenceError as error:
+            yield f"PROBLEM {error.message}"
+            continue
+        told = first.sentence if first is not None else f"the dumps of {dumps[parent]} ranks show no disagreement"
+        yield f"{parent.relative_to(folder)}: {told}"
 
 
 def _brief(claim: Claim) -> str:

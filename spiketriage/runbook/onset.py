@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spiketriage import detect
+from spiketriage.diagnosis.findings import ranks_text
 from spiketriage.readers.telemetry.lineage import Telemetry
 from spiketriage.records import StepPoint
 
@@ -40,10 +41,23 @@ def find_onset(telemetry: Telemetry) -> Onset:
     step = alarms[0].step if alarms else None
     return Onset(
         step=step,
-        reason=alarms[0].sentence if alarms else NOTHING,
+        reason=f"{alarms[0].sentence}{_ranks(telemetry, alarms[0].step)}" if alarms else NOTHING,
         alarms=alarms,
         points=tuple(_window(points, step, sentences)),
     )
+
+
+def _ranks(telemetry: Telemetry, step: int) -> str:
+    """Which ranks' own losses are not finite, where every rank logs one and some are: there it began."""
+    losses = {
+        rank: record.metrics["loss/mean"]
+        for rank in telemetry.ranks
+        if (record := telemetry.at(rank, step)) is not None and "loss/mean" in record.metrics
+    }
+    bad = [rank for rank, loss in losses.items() if not math.isfinite(loss)]
+    if not 0 < len(bad) < len(losses):
+        return ""
+    return f"; of {len(losses)} ranks' losses only that of {ranks_text(bad)} is not finite"
 
 
 def _point(telemetry: Telemetry, step: int) -> StepPoint:

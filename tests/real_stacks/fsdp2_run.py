@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from pathlib import Path
 
 import torch
@@ -72,7 +74,9 @@ def main() -> None:
                     f"rng.rank_{rank}": {"torch": torch.get_rng_state()},
                 }
                 dcp.save(state, checkpoint_id=options.output / "checkpoints" / f"step_{step}")
-    dist.destroy_process_group()
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # an orderly end of the interpreter now and then aborts in gloo's threads, and takes the run with it
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import pickle
 import sys
 from pathlib import Path
@@ -110,7 +111,9 @@ def main() -> None:
             save(options.output / "checkpoint" / f"step-{step}", model, optimizer, scheduler, step)
     if rank == 0:
         logging.info("Training completed")
-    dist.destroy_process_group()
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # an orderly end of the interpreter now and then aborts in gloo's threads, and takes the run with it
 
 
 if __name__ == "__main__":

@@ -135,7 +135,9 @@ def test_swapped_rank_files_are_noticed(plain: Path) -> None:
     (plain / "x").rename(second)
     said = problems(plain)
     assert "do not hold what .metadata says" in said
-    assert "swapped with another rank's file" in said
+    assert "swapped with __1_0.distcp, by their sizes" in said
+    assert "swapped with __0_0.distcp, by their sizes" in said
+    assert said.count(" | ") == 2, "two files are swapped: that is two facts"
 
 
 def test_swapped_files_of_the_same_size_are_noticed_by_their_shapes(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from run_folder import Plants, header_frame, layout_frame, segment_bytes, write_run
 
 from spiketriage.errors import CorruptFileError, EvidenceError
-from spiketriage.readers.telemetry.sources import read_telemetry
 from spiketriage.readers.telemetry.native import read_segment
+from spiketriage.readers.telemetry.sources import read_telemetry
 from spiketriage.records import Document, Link
 from spiketriage.wire import telemetry as wire
 

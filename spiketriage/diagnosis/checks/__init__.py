@@ -7,6 +7,7 @@ from typing import Protocol, cast
 
 from spiketriage.diagnosis.checks import (
     code_identity,
+    collectives,
     composition,
     consumed_content,
     content_profile,
@@ -61,5 +62,6 @@ CHECKS: tuple[Check, ...] = cast(
         stored_values,
         series_trust,
         system_events,
+        collectives,
     ),
 )

@@ -5,8 +5,9 @@ A mixture of two generations loads without complaint; it never looks at what the
 
 from __future__ import annotations
 
-from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
 from spiketriage.diagnosis.view import View
+from spiketriage.readers.checkpoints.generations import steps_told
 from spiketriage.records import NATIVE, Finding, Where
 
 NAME = "stored-steps"
@@ -15,20 +16,22 @@ NAME = "stored-steps"
 def run(view: View) -> tuple[Finding, ...]:
     """One finding: the first generation whose parts are not of one step."""
     stating = [one for one in view.generations if len(one.stated_steps) > 1]
-    for one in stating:
-        if len(set(one.stated_steps.values())) > 1:
-            told = ", ".join(f"{source} says {step}" for source, step in one.stated_steps.items())
-            return (
-                Finding(
-                    name=NAME,
-                    outcome="differs",
-                    summary=f"{one.name}: its parts are not of one step: {told}",
-                    where=Where(step=one.step, path=one.name),
-                    expected="one step",
-                    seen=told,
-                    magnitude=float(max(one.stated_steps.values()) - min(one.stated_steps.values())),
-                ),
-            )
+    mixed = [one for one in stating if len(set(one.stated_steps.values())) > 1]
+    if mixed:
+        first = mixed[0]
+        told = steps_told(first.stated_steps)
+        return (
+            Finding(
+                name=NAME,
+                outcome="differs",
+                summary=f"{listed([one.name for one in mixed])}: do not resume from there: "
+                f"its parts are not of one step: {told}",
+                where=Where(step=first.step, path=first.name),
+                expected="one step",
+                seen=told,
+                magnitude=float(max(first.stated_steps.values()) - min(first.stated_steps.values())),
+            ),
+        )
     if all(one.layout == NATIVE for one in view.generations):
         return ()  # a manifest of ours states one step for all of its files
     if not stating:

@@ -13,10 +13,12 @@ from spiketriage.readers.checkpoints import hugging_face as hf
 from spiketriage.readers.look import Look
 
 NAME = "accelerate"
-TELLS = "Weights, optimizers, schedulers, samplers, scaler and RNG per rank; the step from the optimizer's own count."
+TELLS = (
+    "Weights, optimizers, schedulers, samplers, scaler and random state by rank, and the step by the "
+    "optimizer's own count."
+)
 CANNOT = (
-    "No marker and no world size: a missing last rank cannot be told; the folder's number counts saves, not steps; "
-    "the weights have no checksum."
+    "A missing last rank, the world size, the step by its name (which counts saves), or a changed byte of the weights."
 )
 _SAVE = re.compile(r"checkpoint_(\d{1,18})\Z")
 _STEP = re.compile(r"(?:checkpoint-|(?:global[_-]?)?step[_-]?)(\d{1,18})\Z")

@@ -27,8 +27,10 @@ from spiketriage.readers.checkpoints.torch_zip import read_torch_file
 from spiketriage.readers.look import Look
 
 NAME = "composer"
-TELLS = "the batch by name and timestamp, named optimizer state, schedulers, data cursor, random state of every rank"
-CANNOT = "say whether the files of other ranks belong to the same save"
+TELLS = (
+    "Batch by name and timestamp, optimizer by parameter name, schedulers, data cursor and every rank's random state."
+)
+CANNOT = "Whether the files of other ranks belong to the same save."
 
 _NAMED = re.compile(r"ep\d{1,9}-ba(?P<step>\d{1,18})-rank(?P<rank>\d{1,9})\.pt")
 _KINDS: Mapping[str, FieldKind] = {

@@ -14,8 +14,8 @@ from spiketriage.readers.checkpoints.folder import stored_files
 from spiketriage.readers.look import Look
 
 NAME = "composer-sharded"
-TELLS = "What torch DCP tells, with the timestamp, schedulers, dataset state and RNG that Composer stores."
-CANNOT = "Read from Composer's source, not from a real checkpoint; the world size is a lower bound."
+TELLS = "What torch DCP tells, with the timestamp, schedulers, dataset state and random state that Composer stores."
+CANNOT = "More than a lower bound of the world size; no checkpoint that Composer itself wrote was ever read."
 _FOLDER = re.compile(r"ep\d+-ba\d+\Z")
 
 

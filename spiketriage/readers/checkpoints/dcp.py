@@ -21,10 +21,10 @@ from spiketriage.readers.look import Look, look
 
 NAME = "dcp"
 TELLS = (
-    "Every tensor with its chunks and rank files, missing, short, longer and swapped files, a CRC per chunk, "
-    "and step, scheduler, RNG and cursors where the trainer stored them."
+    "Every tensor's chunks, a checksum each, lost, cut and swapped files, and what the trainer stored of "
+    "step, RNG and cursor."
 )
-CANNOT = "The world size is a lower bound, and what is stored beside the tensors depends on the trainer."
+CANNOT = "More than a lower bound of the world size, and whatever the trainer did not store beside its tensors."
 METADATA = ".metadata"
 SUFFIX = ".distcp"
 LOWER_BOUND = "the world size is a lower bound: the highest rank in a file's name, and one"

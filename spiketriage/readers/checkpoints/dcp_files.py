@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from spiketriage.digests import open_regular
 from spiketriage.errors import EvidenceError
 from spiketriage.facts import Chunk, TensorFacts
 from spiketriage.readers.checkpoints import safetensors_file
@@ -93,8 +94,10 @@ class _Job:
         if head[8:9] == b"{" and not head.startswith(LOCAL):
             self._safetensors(path, held, chunks[0][0], size_bytes)
         else:
-            self._sizes_of_zips(path, held, size_bytes)
             self._sample(path, [one for one in chunks if one[1] <= size_bytes])
+            if not all(number in self._now for _, _, number in held):
+                self._size_of_zips(path, held, size_bytes)
+            self._overlaps_of_zips(path, held)
 
     def lose(self, path: str, why: str, lost: Sequence[tuple[int, int, int]] | None = None) -> None:
         """Say why a file, or a part of it, is lost, and what with it."""
@@ -135,13 +138,15 @@ class _Job:
         at = f" at {list(piece.offset)}" if isinstance(piece, Chunk) and piece.offset else ""
         return f"{self._key(number)}{at}"
 
-    def _sizes_of_zips(self, path: str, held: Sequence[tuple[int, int, int]], size_bytes: int) -> None:
+    def _size_of_zips(self, path: str, held: Sequence[tuple[int, int, int]], size_bytes: int) -> None:
         expected = max(end for _, end, _ in held)
         lost = [one for one in held if one[1] > size_bytes]
         if lost:
             self.lose(path, f"is cut short, {size_bytes} bytes of {expected}", lost)
         elif size_bytes > expected:
             self._problems.append(f"{self._folder / path}: {size_bytes - expected} bytes follow its last slice")
+
+    def _overlaps_of_zips(self, path: str, held: Sequence[tuple[int, int, int]]) -> None:
         overlapping = [(a, b) for a, b in pairwise(held) if a[1] > b[0] and b[1] > b[0]]
         if overlapping:
             pair = " and ".join(self._label(one[2]) for one in overlapping[0])
@@ -159,11 +164,29 @@ class _Job:
                 seen = self._seen(path, number)
                 if seen:
                     wrong[number] = seen
-        if wrong:
-            number, seen = next(iter(wrong.items()))
-            what = f"{len(wrong)} of {len(taken)} slices looked at do not hold what .metadata says"
-            advice = "damaged, or swapped with another rank's file"
-            self._problems.append(f"{self._folder / path}: {what} ({self._label(number)}: {seen}): {advice}")
+        if not wrong:
+            return
+        number, seen = next(iter(wrong.items()))
+        what = f"{len(wrong)} of {len(taken)} slices looked at do not hold what .metadata says"
+        twin = self._twin(path)
+        rival = f"{twin}, by their sizes" if twin else "another rank's file"
+        why = seen.removeprefix(f"{self._folder / path} ")
+        told = f"{what} ({self._label(number)}: {why}): damaged, or swapped with {rival}"
+        if len(wrong) == len(taken) and (twin or len(taken) > 1):
+            self.lose(path, told)  # nothing that it holds can be believed to be what it is called
+        else:
+            self._problems.append(f"{self._folder / path}: {told}")
+
+    def _twin(self, path: str) -> str:
+        """The only file that has the size which this one should have, and the other way round; empty if none is."""
+
+        def expected(name: str) -> int:
+            return max(end for _, end, _ in self.held[name])
+
+        found = [
+            name for name in self.held if expected(path) == self._sizes.get(name) != self._sizes[path] == expected(name)
+        ]
+        return found[0] if len(found) == 1 else ""
 
     def _seen(self, path: str, number: int) -> str:
         piece, tensor = self._pieces[number], self._owners[number]

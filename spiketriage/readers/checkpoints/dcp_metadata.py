@@ -127,6 +127,8 @@ def _parse(data: bytes, where: object, under: str) -> Metadata:
     wanting = [name for name in loaded.globals if name in _ABLE or name.partition(".")[0] in _ABLE_MODULES]
     if wanting:
         reader.wrong(f"asks for {some(wanting)}, which metadata has no use for: it must not be loaded by torch")
+    if loaded.end != len(data):
+        reader.wrong(f"{len(data) - loaded.end} bytes follow its pickle, which torch would not notice")
     places = _places(reader, state.get("storage_data"))
     named = {key: value for key, value in held.items() if _is_text(key)}
     if len(named) < len(held):

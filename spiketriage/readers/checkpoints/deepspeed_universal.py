@@ -30,8 +30,10 @@ from spiketriage.readers.checkpoints.torch_values import TensorRef
 from spiketriage.readers.look import MAX_NAMES, Look, look
 
 NAME = "deepspeed-universal"
-TELLS = "fp32 weights and moments, whole and by parameter name, the step of each, settings and scheduler"
-CANNOT = "give the random state or the world size that wrote it"
+TELLS = (
+    "Weights and moments in fp32, whole and by parameter name, with the step of each, the settings and the scheduler."
+)
+CANNOT = "The random state and the world size of the run that wrote it."
 
 _NAMED = re.compile(r"global_step(?P<step>\d{1,18})(?:_universal)?")
 _STATES = ("fp32", "exp_avg", "exp_avg_sq")

@@ -27,8 +27,8 @@ from spiketriage.readers.look import Look, look
 from spiketriage.readers.pickles import attribute
 
 NAME = "deepspeed-zero"
-TELLS = "the step, world size, every rank's slices of fp32 weights and moments by parameter name, scaler, scheduler"
-CANNOT = "give the random state (only what the trainer put into client_state), nor a slice's row where it is flat"
+TELLS = "Step, world size, each rank's slices of fp32 weights and moments by parameter name, scaler and scheduler."
+CANNOT = "The random state unless the trainer put it into client_state, and the rows of a slice that is stored flat."
 
 _NAMED = re.compile(r"global_step(?P<step>\d{1,18})")
 MODEL = re.compile(r"(?:zero_pp_rank_(?P<dp>\d{1,6})_)?mp_rank_(?P<mp>\d{1,6})_model_states\.pt")

@@ -5,7 +5,7 @@ This module never loads a tensor into a framework and never raises for a damaged
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from spiketriage.errors import EvidenceError
 from spiketriage.facts import CheckpointFacts, Damage, Measurement, StoredFile
 from spiketriage.readers.checkpoints import native
+from spiketriage.readers.checkpoints.folder import some
 from spiketriage.readers.discover import CONVINCED, Claim, claims_on, discover
 from spiketriage.readers.look import look
 from spiketriage.readers.scan.oddities import nonfinite, oddities, suspicions
@@ -115,14 +116,30 @@ def _generation(folder: Path, facts: CheckpointFacts, measured: Measurement | No
 
 def _disagreement(facts: CheckpointFacts) -> Iterator[str]:
     if not facts.steps_agree:
-        told = ", ".join(f"{stated.source} says {stated.step}" for stated in facts.stated_steps)
+        told = steps_told({stated.source: stated.step for stated in facts.stated_steps})
         yield f"{facts.path}: its parts are not of one step: {told}"
+
+
+def steps_told(stated: Mapping[str, int]) -> str:
+    """What the places that state a step say: `3 (the name checkpoint-3) and 4 (scheduler.pt: last_epoch)`."""
+    by_step: dict[int, list[str]] = {}
+    for source, step in stated.items():
+        by_step.setdefault(step, []).append(source)
+    return " and ".join(f"{step} ({some(by_step[step])})" for step in sorted(by_step))
 
 
 def _sentence(facts: CheckpointFacts, damage: Damage) -> str:
     path = facts.path / damage.path if damage.path else facts.path
+    owners = {
+        tensor.parameter
+        for tensor in facts.tensors
+        for chunk in tensor.chunks
+        if chunk.path == damage.path and chunk.start < damage.end and damage.start < chunk.end
+    }
+    unnamed = sorted(name for name in owners if name and name not in damage.name)
+    whose = f", of {some(unnamed)}" if unnamed else ""  # an optimizer's own keys are numbers
     where = f"bytes {damage.start} to {damage.end}"
-    return f"{path}: {damage.name} ({where}): expected {damage.expected}, found {damage.seen}"
+    return f"{path}: {damage.name}{whose} ({where}): expected {damage.expected}, found {damage.seen}"
 
 
 def _unreadable(folder: Path, path: Path, layout: str, problem: str) -> GenerationFacts:

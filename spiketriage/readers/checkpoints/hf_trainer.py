@@ -21,10 +21,12 @@ from spiketriage.readers.pickles import attribute
 
 NAME = "hf-trainer"
 TELLS = (
-    "Step from name, trainer state, scheduler and optimizer; weights, optimizer, RNG per rank and the arguments; "
-    "missing ranks, shards and files."
+    "Step from every place that states it, weights, optimizer, scheduler, arguments, random state, "
+    "missing ranks and shards."
 )
-CANNOT = "No marker says that a save finished, the data cursor is only a step, and the weights have no checksum."
+CANNOT = (
+    "Whether the save finished (there is no marker), the data cursor beyond its step, or a changed byte of the weights."
+)
 STATE = "trainer_state.json"
 ARGUMENTS = "training_args.bin"
 _FOLDER = re.compile(r"checkpoint-(\d{1,18})\Z")

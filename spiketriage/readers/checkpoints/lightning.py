@@ -19,8 +19,10 @@ from spiketriage.readers.look import Look
 from spiketriage.readers.pickles import walk
 
 NAME = "lightning"
-TELLS = "the step by name, global_step and loop counters, tensors with places and CRCs, schedulers, hyperparameters"
-CANNOT = "give the random state (Lightning keeps none), nor the world size of the run"
+TELLS = (
+    "Step by name, global_step and loop counters, tensors with places and checksums, schedulers and hyperparameters."
+)
+CANNOT = "The random state, which Lightning does not store, and the world size of the run."
 
 _NAMED = re.compile(r"(?:.*[-_])?step=(?P<step>\d{1,18})(?:-.*)?\.ckpt")
 _VERSION_KEY = b"pytorch-lightning_version"
@@ -29,8 +31,8 @@ _COUNTER = ("optimizer", "step", "total", "completed")
 
 def claims(look: Look, /) -> float:
     """How sure this reader is of a path."""
-    if not is_torch_file(look):
-        return 0.0
+    if not is_torch_file(look):  # a pointer, or what is left of a file: its name says what it should be
+        return 0.6 if not look.is_folder and _NAMED.fullmatch(look.path.name) else 0.0
     if _VERSION_KEY in look.head:
         return 0.98
     return 0.9 if _NAMED.fullmatch(look.path.name) else 0.0

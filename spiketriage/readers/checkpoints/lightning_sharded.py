@@ -18,8 +18,8 @@ from spiketriage.readers.look import Look
 from spiketriage.readers.pickles import attribute
 
 NAME = "lightning-sharded"
-TELLS = "What torch DCP tells, and step, schedulers, loop progress and hyperparameters from meta.pt."
-CANNOT = "No RNG state and no data cursor unless the user saved them; the world size is a lower bound."
+TELLS = "What torch DCP tells, with step, schedulers, loop progress and hyperparameters from meta.pt."
+CANNOT = "The random state and the data cursor unless the user saved them; the world size is a lower bound."
 META = "meta.pt"
 
 

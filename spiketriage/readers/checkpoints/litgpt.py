@@ -15,8 +15,8 @@ from spiketriage.readers.checkpoints.torch_layout import facts, named_step, open
 from spiketriage.readers.look import Look
 
 NAME = "litgpt"
-TELLS = "the step by name and step_count, tensors with places and CRCs, the data loader's state, the settings"
-CANNOT = "give the random state or the world size (litgpt keeps neither)"
+TELLS = "Step by name and step_count, tensors with places and checksums, the data loader's state and the settings."
+CANNOT = "The random state and the world size, neither of which litgpt stores."
 
 _FILE = "lit_model.pth"
 _NAMED = re.compile(r"step-(?P<step>\d{1,18})")

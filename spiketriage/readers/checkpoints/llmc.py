@@ -19,9 +19,9 @@ from spiketriage.readers.look import LFS_HEAD, Look, look
 
 NAME = "llmc"
 TELLS = (
-    "the step, world size, every parameter with its place, optimizer moments, random state and data position by rank"
+    "Step, world size, every parameter with its place, and by rank optimizer moments, random state and data position."
 )
-CANNOT = "detect a changed byte (no checksum), nor name the moments of a sharded optimizer"
+CANNOT = "A changed byte (there is no checksum), and the parameters behind the moments of a sharded optimizer."
 
 MODEL_MAGIC, STATE_MAGIC = 20240326, 20240527
 _MODEL = re.compile(r"model_(?P<step>\d{8,10})\.bin")

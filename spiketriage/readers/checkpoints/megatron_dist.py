@@ -28,10 +28,10 @@ from spiketriage.readers.look import Look, look
 
 NAME = "megatron-dist"
 TELLS = (
-    "What torch DCP tells, arguments with world size and parallel sizes, iteration, samples, FP8 and RNG shards, "
-    "and the SHA-256 of every file where integrity.json was written."
+    "What torch DCP tells, with arguments, parallel sizes, iteration, samples, FP8 and RNG shards, and "
+    "integrity.json's SHA-256."
 )
-CANNOT = "Optimizer state in data-parallel-local formats is flat buckets that name no parameter."
+CANNOT = "The parameters behind optimizer buckets in formats that are local to data-parallel ranks."
 CONFIG, COMMON, INTEGRITY, TRACKER = "metadata.json", "common.pt", "integrity.json", "latest_checkpointed_iteration.txt"
 COMMON_KEY = "common_state"
 _FOLDER = re.compile(r"(?:iter_\d{7,18}|release)\Z")

@@ -29,8 +29,10 @@ from spiketriage.readers.look import Look, look
 from spiketriage.readers.pickles import attribute, key_text
 
 NAME = "megatron-legacy"
-TELLS = "the iteration, every part's tensors, arguments (parallel sizes, samples consumed), scheduler, random states"
-CANNOT = "name the parameters of flat distributed-optimizer buffers, nor the step of a release"
+TELLS = (
+    "Iteration, tensors of every part, arguments with parallel sizes and samples consumed, scheduler and random states."
+)
+CANNOT = "The parameters in flat buffers of the distributed optimizer, and the step of a release."
 
 _NAMED = re.compile(r"iter_(?P<step>\d{1,18})")
 _PART = re.compile(r"mp_rank_\d{2,6}(?:_\d{3,6}){0,2}")

@@ -28,10 +28,10 @@ from spiketriage.readers.pickles import attribute
 
 NAME = "nanotron"
 TELLS = (
-    "Step from name, metadata, scheduler and optimizer; every parameter put together from its shards; optimizer by "
-    "parameter name, RNG per rank, samples and tokens consumed per data stage."
+    "Step from every place that states it, parameters and optimizer put together from shards, random "
+    "state, data consumed."
 )
-CANNOT = "No checksum of the weights; which document a step read is not stored."
+CANNOT = "A changed byte of the weights, and which document a step read."
 METADATA = "checkpoint_metadata.json"
 LAST = "model_config.json"  # rank 0 writes it after everything else
 _RANKS = re.compile(r"(pp|dp|tp|exp)(?:-rank)?-(\d{1,9})-of-(\d{1,9})")

@@ -19,8 +19,11 @@ from spiketriage.readers.look import Look
 from spiketriage.readers.pickles import attribute
 
 NAME = "olmo-core"
-TELLS = "What torch DCP tells, the world size, and step, tokens, data fingerprint, cursor and RNG of every rank."
-CANNOT = "No scaler; the config is a file that only a callback saves."
+TELLS = (
+    "What torch DCP tells, with the world size, and each rank's step, tokens, data fingerprint, cursor "
+    "and random state."
+)
+CANNOT = "The settings, unless a callback saved them; there is no loss scaler."
 DCP_FOLDER, RANKS, METADATA = "model_and_optim", "train", ".metadata.json"
 MAX_RANKS = 100_000
 _RANK = re.compile(rf"{RANKS}/rank(\d{{1,9}})\.pt\Z")

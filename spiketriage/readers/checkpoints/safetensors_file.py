@@ -16,7 +16,7 @@ from typing import Any
 
 import xxhash
 
-from spiketriage.digests import read_pass
+from spiketriage.digests import open_regular, read_pass
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.readers.json_file import is_count
 from spiketriage.readers.ranges import ByteRange, RangeSplitter
@@ -25,6 +25,7 @@ from spiketriage.readers.scan.piece import Piece, Span, scan_piece
 
 _MAX_DIMENSIONS = 64  # as in torch and numpy
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
+MAX_TENSORS = 500_000  # five times those of the largest mixtures of experts; more would not fit into memory
 _ITEM_BITS = {
     "F4": 4,
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
@@ -148,6 +149,9 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
         "".join(names).encode()  # an escaped half of a surrogate pair is JSON, but no text
         return dict(pairs)
 
+    num_tensors = text.count(b"data_offsets")
+    if num_tensors > MAX_TENSORS:
+        raise CorruptFileError(path, "header", expected=f"at most {MAX_TENSORS} tensors", seen=num_tensors)
     try:
         value = json.loads(text.decode(), object_pairs_hook=no_duplicates)
     except (ValueError, RecursionError) as error:

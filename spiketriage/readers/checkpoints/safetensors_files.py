@@ -16,8 +16,10 @@ from spiketriage.readers.checkpoints.weight_files import checked_header, read_sa
 from spiketriage.readers.look import Look, look
 
 NAME = "safetensors"
-TELLS = "Every tensor with dtype, shape and place; whether a shard is missing, cut short or not what the index expects."
-CANNOT = "No checksum, no step, no optimizer, no rank: a flipped bit shows only against a second copy or a freeze."
+TELLS = (
+    "Every tensor with dtype, shape and place, and a shard that is missing, cut short or not what the index expects."
+)
+CANNOT = "A changed byte (there is no checksum), the step, the optimizer or the rank."
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 NO_CHECKSUM = "safetensors has no checksum: a changed bit in a tensor shows only against a second copy or a freeze"

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from spiketriage.digests import open_regular
 from spiketriage.facts import FieldFacts, FieldKind
 from spiketriage.readers.checkpoints.torch_values import TensorRef
 from spiketriage.readers.pickles import Stub, walk

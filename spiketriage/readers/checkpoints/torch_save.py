@@ -15,8 +15,8 @@ from spiketriage.readers.checkpoints.torch_zip import read_torch_file
 from spiketriage.readers.look import Look
 
 NAME = "torch-save"
-TELLS = "every tensor with its place, scalars and settings, stated steps, and the CRC-32 of each record of a zip file"
-CANNOT = "say whether other files belong to it, nor whose an optimizer's integer keys are where shapes repeat"
+TELLS = "Every tensor with its place, scalars and settings, stated steps, and a checksum for each record of a zip file."
+CANNOT = "Whether other files belong to it, and whose state an optimizer's integer keys hold where shapes repeat."
 
 _PICKLES = tuple(bytes((0x80, protocol)) for protocol in (2, 3, 4, 5))
 
@@ -27,6 +27,8 @@ def claims(look: Look, /) -> float:
         return 0.0
     if is_torch_file(look):
         return 0.7
+    if look.is_lfs_pointer and look.path.suffix in (".pt", ".pth", ".ckpt"):
+        return 0.6
     suffixed = look.path.suffix in SUFFIXES
     if look.head.startswith(_PICKLES):
         return 0.4 if suffixed else 0.3

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from spiketriage.digests import open_regular
 from spiketriage.errors import CorruptFileError, CutArchiveError, EvidenceError
 from spiketriage.facts import Extent
 from spiketriage.readers import pickles

@@ -18,7 +18,7 @@ from spiketriage.readers.look import Look, look
 
 NAME = "torchtitan"
 TELLS = "What torch DCP tells, with train_state, scheduler and the cursor of every data-parallel rank."
-CANNOT = "No RNG state, no config; a model-only or exported last save has no optimizer and no cursor."
+CANNOT = "The random state and the settings; a last save of the model alone has no optimizer and no cursor either."
 INDEX = "model.safetensors.index.json"
 SHARDED = "sharded"
 _FOLDER = re.compile(r"step-(?:0|[1-9]\d{0,17})\Z")

@@ -22,9 +22,7 @@ from spiketriage.readers.look import Look, look
 
 NAME = "flat-tokens"
 TELLS = "Every token in its place, a shard shorter or longer than its header says, and OLMo's instances of each step."
-CANNOT = (
-    "Where documents end unless the id that ends them is given, and nothing of which tokens a step of nanoGPT drew."
-)
+CANNOT = "Where documents end unless the id that ends them is given, and which tokens a step of nanoGPT drew."
 
 SUFFIXES = (".bin", ".npy")
 WINDOW_TOKENS = 1024  # what is shown as a document while nobody says where documents end

@@ -21,6 +21,7 @@ TELLS = "Every document's place and text, a torn last line, and lines that a dam
 CANNOT = "The tokens behind the text, the order in which a run read the lines, or anything inside a compressed file."
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
+MAX_TRIED = 8  # files of a folder, of which the first may be damaged
 PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
 FIELD = re.compile(rb'"(?:' + "|".join(FIELDS).encode() + rb')"\s*:\s*["\[]')
 METRIC = re.compile(rb'"(?:loss|step|lr|learning_rate|grad_norm)"\s*:\s*-?[\d.NI]')
@@ -30,8 +31,8 @@ def claims(seen: Look) -> float:
     """A first line that is an object with a text, messages or token ids, or a compressed file named as one."""
     if not seen.is_folder:
         return _claim(seen.path.name.lower(), seen.head)
-    first = next((name for name in seen.names if name.lower().endswith(SUFFIXES[:2])), None)
-    return 0.8 * _claim(first.lower(), disk.head_of(seen.path / first)) if first is not None else 0.0
+    names = [name for name in seen.names if name.lower().endswith(SUFFIXES[:2])][:MAX_TRIED]
+    return 0.8 * max((_claim(name.lower(), disk.head_of(seen.path / name)) for name in names), default=0.0)
 
 
 def _claim(name: str, head: bytes) -> float:
@@ -101,7 +102,9 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
     return _line(parts[where.part], lines[where.part], where.number)
 
 
-def documents_of_step(path: Path, step: int, global_batch: int, sequence_length: int, /) -> tuple[int, ...]:
+def documents_of_step(
+    path: Path, step: int, global_batch: int, sequence_length: int, /, *, eos: int | None = None
+) -> tuple[int, ...]:
     """Never known: a corpus of text does not hold the order in which a loader tokenized, packed and shuffled it.
 
     Raises:

@@ -20,10 +20,10 @@ from spiketriage.readers.look import Look, look
 
 NAME = "megatron-indexed"
 TELLS = (
-    "Every document's place and tokens, an .idx that disagrees with its .bin, and, with Megatron's cached index "
-    "files, the documents of each step."
+    "Every document's place and tokens, an .idx that disagrees with its .bin, and a step's documents by "
+    "Megatron's cached index."
 )
-CANNOT = "The order of samples without those caches, of a blend of sets, or of a cyclic loader."
+CANNOT = "The order of samples without that cache, of a blend of sets, or of a cyclic loader."
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER_BYTES = 34
@@ -107,7 +107,11 @@ def claims(seen: Look) -> float:
     indexes = [name for name in seen.names if name.endswith(".idx")]
     if not indexes and _is_index(_beside(seen.path)):
         return 0.9
-    return 0.9 if len(indexes) == 1 and disk.head_of(seen.path / indexes[0]).startswith(MAGIC) else 0.0
+    if len(indexes) != 1:
+        return 0.0
+    if disk.head_of(seen.path / indexes[0]).startswith(MAGIC):
+        return 0.9
+    return 0.6 if f"{indexes[0].removesuffix('.idx')}.bin" in seen.names else 0.0  # the names alone: it is damaged
 
 
 def read(path: Path) -> DataFacts:
@@ -191,12 +195,20 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
 
 
 def documents_of_step(
-    path: Path, step: int, global_batch: int, sequence_length: int, /, *, caches: Path | None = None
+    path: Path,
+    step: int,
+    global_batch: int,
+    sequence_length: int,
+    /,
+    *,
+    eos: int | None = None,
+    caches: Path | None = None,
 ) -> tuple[int, ...]:
     """The documents of training step `step`, in order of first use; Megatron's first iteration is step 1.
 
     Samples (step - 1) x `global_batch` up to step x `global_batch` go through the cached shuffle index to the sample
-    index and through the document index to sequences. `caches` is the folder given to `--data-cache-path`.
+    index and through the document index to sequences. `caches` is the folder given to `--data-cache-path`;
+    `eos` plays no part.
 
     Raises:
         RefusedError: the caches are absent, ambiguous, of another sequence length, or end before this step.

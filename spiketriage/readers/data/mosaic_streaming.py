@@ -169,7 +169,9 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
     return disk.document_of(shard.name, start, data, tokens)
 
 
-def documents_of_step(path: Path, step: int, global_batch: int, sequence_length: int, /) -> tuple[int, ...]:
+def documents_of_step(
+    path: Path, step: int, global_batch: int, sequence_length: int, /, *, eos: int | None = None
+) -> tuple[int, ...]:
     """Never known from the set alone.
 
     Raises:

@@ -114,7 +114,9 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
     )
 
 
-def documents_of_step(path: Path, step: int, global_batch: int, sequence_length: int, /) -> tuple[int, ...]:
+def documents_of_step(
+    path: Path, step: int, global_batch: int, sequence_length: int, /, *, eos: int | None = None
+) -> tuple[int, ...]:
     """Never known: a corpus of text does not hold the order in which a loader tokenized, packed and shuffled it.
 
     Raises:

@@ -129,10 +129,11 @@ def unigram_counts(
             break
     if not texts:
         raise error or EvidenceError(f"{path}: has no other document to compare with")
-    return _counts(np.concatenate(texts), vocab_size)
+    return counts_of(np.concatenate(texts), vocab_size)
 
 
-def _counts(tokens: Integers, vocab_size: int | None) -> Integers:
+def counts_of(tokens: Integers, vocab_size: int | None) -> Integers:
+    """How often each id occurs, by id; ids without a place are not counted (see `unigram_counts`)."""
     largest = int(tokens.max()) + 1 if len(tokens) else 0
     size = vocab_size if vocab_size is not None else min(max(largest, 1), MAX_IDS)
     known = tokens[(tokens >= 0) & (tokens < size)]

@@ -55,8 +55,10 @@ class DataStore(Format, Protocol):
         """
         ...
 
-    def documents_of_step(self, path: Path, step: int, global_batch: int, sequence_length: int, /) -> Sequence[int]:
-        """Numbers of the documents that a training step consumed; the first step is 1.
+    def documents_of_step(
+        self, path: Path, step: int, global_batch: int, sequence_length: int, /, *, eos: int | None = None
+    ) -> Sequence[int]:
+        """Numbers of the documents that a training step consumed, as `stored` counts them; the first step is 1.
 
         Raises:
             RefusedError: the format does not say; the message says what is missing.

@@ -58,7 +58,16 @@ def first_disagreement(folder: Path) -> Disagreement | None:
     Raises:
         EvidenceError: the folder holds no dump that can be read.
     """
-    dumps, problems = _dumps(folder)
+    return disagreement_among(_candidates(folder), folder)
+
+
+def disagreement_among(paths: Iterable[Path], where: Path) -> Disagreement | None:
+    """As `first_disagreement`, of the dumps among `paths`, wherever they lie; `where` names them in errors.
+
+    Raises:
+        EvidenceError: none of them is a dump that can be read.
+    """
+    dumps, problems = _dumps(paths, where)
     recorded: defaultdict[str, dict[int, dict[int, Call]]] = defaultdict(dict)
     for rank, dump in dumps.items():
         for call in dump.calls:
@@ -69,11 +78,11 @@ def first_disagreement(folder: Path) -> Disagreement | None:
     return min(found, key=lambda one: _created(recorded[one.process_group], one.sequence), default=None)
 
 
-def _dumps(folder: Path) -> tuple[Mapping[int, Dump], tuple[str, ...]]:
+def _dumps(paths: Iterable[Path], where: Path) -> tuple[Mapping[int, Dump], tuple[str, ...]]:
     """The dump of each rank, and a sentence for each file that looks like one but cannot be used."""
     dumps: dict[int, Dump] = {}
     problems: list[str] = []
-    for path in _candidates(folder):
+    for path in paths:
         try:
             if claims(look(path)) < 0.5:
                 continue
@@ -87,7 +96,7 @@ def _dumps(folder: Path) -> tuple[Mapping[int, Dump], tuple[str, ...]]:
         else:
             dumps[rank] = dump
     if not dumps:
-        raise EvidenceError(f"{folder}: holds no flight-recorder dump that can be read" + "".join(
+        raise EvidenceError(f"{where}: holds no flight-recorder dump that can be read" + "".join(
             f"; {problem}" for problem in problems[:3]
         ))  # fmt: skip
     return dumps, tuple(problems)

@@ -17,7 +17,7 @@ from spiketriage.readers.look import Look
 
 NAME = "fabric-manager"
 TELLS = "Errors and warnings of NVSwitches and NVLinks, with switch, port and error number."
-CANNOT = "Say which ranks used a switch; its stamps name no time zone."
+CANNOT = "Which ranks used a switch, and the time zone of its stamps."
 _LINE = re.compile(
     r"\[([A-Z][a-z]{2} [ \d]\d \d{4} \d\d:\d\d:\d\d)\] \[([A-Z]{3,10})\] (?:\[tid (\d{1,10})\] )?(.*)", re.S
 )

@@ -23,8 +23,8 @@ from spiketriage.readers.look import Look
 from spiketriage.readers.pickles import load
 
 NAME = "flight-recorder"
-TELLS = "Which collectives a rank had started or only scheduled, with sizes, types and the line of code."
-CANNOT = "Say what the tensors held: it proves that ranks disagreed, never that data was corrupt."
+TELLS = "Collectives that a rank had started or only scheduled, with sizes, types and the line of code."
+CANNOT = "What the tensors held: it proves that ranks disagreed, never that data was corrupt."
 MAX_BYTES = 256 << 20  # 2,000 entries with their frames take some 2 MB
 MAX_ENTRIES = 100_000  # the recorder's ring has 2,000 by default
 MAX_PROBLEMS = 20

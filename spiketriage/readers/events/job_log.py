@@ -13,8 +13,8 @@ from spiketriage.readers.events.text_lines import Scanner, TextLine, head_lines,
 from spiketriage.readers.look import Look
 
 NAME = "job-log"
-TELLS = "Whatever NCCL, PyTorch's watchdog, torchrun, Slurm and the kernel wrote into a job's own output."
-CANNOT = "Tell one process's lines from another's where a launcher mixed them without a prefix."
+TELLS = "What NCCL, PyTorch's watchdog, torchrun, Slurm and the kernel wrote into a job's own output."
+CANNOT = "Whose line is whose, where a launcher mixed processes without a prefix."
 _SUFFIXES = (".log", ".out", ".err", ".txt")
 
 

@@ -18,7 +18,7 @@ from spiketriage.readers.look import Look
 
 NAME = "kernel-log"
 TELLS = "Xid and SXid errors with their documented meaning, GPUs off the bus, OOM kills, crashes, PCIe and MCE errors."
-CANNOT = "Say which rank a device belonged to; relative and ctime stamps name no time zone."
+CANNOT = "Which rank a device belonged to, and the time zone of relative and ctime stamps."
 MAX_PROBLEMS = 20
 MAX_MESSAGE = 8192  # the kernel itself cuts a message at about 1,000 characters
 _MULTILINE = 5  # lines over which the driver spreads 'GPU … installed in this system has fallen off the bus'

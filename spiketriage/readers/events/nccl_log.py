@@ -18,7 +18,7 @@ from spiketriage.readers.look import Look
 
 NAME = "nccl-log"
 TELLS = "NCCL warnings by host, process and device, and collectives that PyTorch's watchdog timed out, by rank."
-CANNOT = "Say which rank was late, only which waited; a rank behind a warning needs NCCL_DEBUG=INFO's Init lines."
+CANNOT = "Which rank was late (only which waited), and the rank behind a warning without NCCL_DEBUG=INFO's Init lines."
 MAX_BEFORE = 700  # how far before `NCCL WARN` its own prefix may begin
 MAX_MESSAGE = 4096
 MAX_PROCESSES = 100_000

@@ -21,7 +21,7 @@ from spiketriage.readers.look import Look
 
 NAME = "nvidia-smi"
 TELLS = "ECC errors (since the driver was loaded, and ever), remapped rows, retired pages and slowdowns of every GPU."
-CANNOT = "Say when an error happened; volatile counters start again when the driver is loaded."
+CANNOT = "When an error happened; volatile counters start again when the driver is loaded."
 MAX_BYTES = 64 << 20
 MAX_GPUS = 1024  # of one machine
 ROOT = "nvidia_smi_log"

@@ -17,7 +17,7 @@ from spiketriage.readers.look import Look
 
 NAME = "nvidia-smi-nvlink"
 TELLS = "State and speed of every NVLink of every GPU, and its error counters where -e was used."
-CANNOT = "Say when a link went down or what is at its other end."
+CANNOT = "When a link went down, and what is at its other end."
 MAX_GPUS = 4096
 _GPU = re.compile(r"\s*GPU (\d{1,6}): (.{0,200}?) ?\(UUID: ([^)]{1,64})\)")
 _LINK = re.compile(r"\s*Link (\d{1,4}): (.{1,100})$")

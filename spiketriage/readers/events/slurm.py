@@ -19,8 +19,8 @@ from spiketriage.readers.json_file import parse_object
 from spiketriage.readers.look import Look
 
 NAME = "slurm"
-TELLS = "That the scheduler ended a job and why: node failure, preemption, memory, time limit, cancellation."
-CANNOT = "Say which rank failed first; scontrol's and slurmstepd's stamps name no time zone."
+TELLS = "Why the scheduler ended a job: node failure, preemption, memory, time limit or cancellation."
+CANNOT = "Which rank failed first, and the time zone of scontrol's and slurmstepd's stamps."
 MAX_JSON_BYTES = 256 << 20  # some 50,000 jobs
 _STATES: Mapping[str, Severity] = {
     "NODE_FAIL": "fatal",

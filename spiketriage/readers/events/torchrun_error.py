@@ -18,8 +18,8 @@ from spiketriage.readers.json_file import parse_object
 from spiketriage.readers.look import Look
 
 NAME = "torchrun-error"
-TELLS = "The exception of a worker, and which rank's death torchrun saw first, with host and exit code or signal."
-CANNOT = "Say that the first death seen is the cause; error.json names no rank and exists only with @record."
+TELLS = "Exception of a worker, and whose death torchrun saw first, with host and exit code or signal."
+CANNOT = "Whether the first death seen is the cause, and the rank behind an error.json, which exists only with @record."
 MAX_JSON_BYTES = 16 << 20  # one traceback
 ROOT_CAUSE = "Root Cause (first observed failure)"
 _FIELD = re.compile(r"(?:^|\s)(time|host|rank|exitcode|error_file|traceback)\s{0,6}: (.*)$")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from spiketriage.digests import BUFFER_BYTES
+from spiketriage.digests import BUFFER_BYTES, open_regular
 from spiketriage.readers.scan.kernels import Tally, item_bytes, tally
 
 
@@ -91,8 +91,8 @@ def scan_piece(piece: Piece) -> PieceFacts:
     checks, counts = _Checks(piece.vouched), _Counts(piece.spans, is_full=piece.is_full)
     at, problem = piece.start, ""
     try:
-        handle = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with open_regular(piece.path) as stream:
+            handle = stream.fileno()
             for at, chunk in _chunks(handle, piece.start, piece.end):
                 if piece.is_digested:
                     state.update(chunk)
@@ -102,8 +102,6 @@ def scan_piece(piece: Piece) -> PieceFacts:
                 counts.take(at, chunk)
                 at += len(chunk)
             counts.finish(handle)
-        finally:
-            os.close(handle)
     except OSError as error:
         problem = f"{piece.path}: cannot be read: {error.strerror or error}"
     if not problem and at != piece.end:

@@ -79,20 +79,24 @@ def _place_all(work: Work, name: str, owners: Sequence[Owner]) -> None:
     file = work.files[name]
     try:
         with open(file.path, "rb") as stream:
-            for owner in owners:
-                _place(work, file, owner, stream)
+            broken = {owner: why for owner in owners if (why := _place(work, file, owner, stream))}
     except OSError as error:
         work.problems.append(f"{file.path}: cannot be read: {error.strerror or error}")
+        return
+    if broken:  # one sentence a file: a zeroed one would have thousands
+        owner, why = next(iter(broken.items()))
+        more = f", and {len(broken) - 1} of the {len(owners)} chunks more" if len(broken) > 1 else ""
+        work.problems.append(f"{file.path}: {_called(owner)}: {why}{more}")
 
 
-def _place(work: Work, file: FilePlan, owner: Owner, stream: BinaryIO) -> None:
+def _place(work: Work, file: FilePlan, owner: Owner, stream: BinaryIO) -> str:
+    """Plan one chunk; why not, where its archive is none."""
     start, end = owner.chunk.start, owner.chunk.end
     if owner.chunk.container == "zip":
         try:
             record = data_record(stream, start, end)
         except CorruptFileError as error:
-            work.problems.append(f"{_called(owner)}: {error.message}")
-            return
+            return error.message
         start, end = record.start, record.end
         if record.crc32 is not None:
             name = _called(owner)
@@ -100,6 +104,7 @@ def _place(work: Work, file: FilePlan, owner: Owner, stream: BinaryIO) -> None:
     if is_scannable(owner.tensor.dtype) and start < end <= file.size_bytes:
         file.spans.append(Span(key=len(work.owners), start=start, end=end, dtype=owner.tensor.dtype))
         work.owners.append(owner)
+    return ""
 
 
 def _called(owner: Owner) -> str:

@@ -17,8 +17,8 @@ from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.text_lines import TextLine
 
 NAME = "composer-stdout"
-TELLS = "every metric that the run logs, training and evaluation, at the console's interval"
-CANNOT = "four decimals; no gradient norm unless a callback logs one"
+TELLS = "Every metric that the run logs, training and evaluation, at the console's interval."
+CANNOT = "More than four decimals, and the gradient norm unless a callback logs it."
 
 _HEADER = re.compile(
     r"(?:\[epoch=(?P<epoch>\d{1,9})\])?\[(?P<unit>batch|token|sample|iteration)=(?P<at>\d{1,18})(?:/(?P<total>\d{1,18}))?\]:?\s*\Z"

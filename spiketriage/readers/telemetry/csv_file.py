@@ -20,8 +20,8 @@ from spiketriage.readers.telemetry.points import between
 from spiketriage.readers.telemetry.rows import TRUST, Rows
 
 NAME = "csv"
-TELLS = "Every number of every row by its step column; restarts where the header is repeated or steps go back."
-CANNOT = "What a column means or averages is not written; an empty cell is a missing value, never a zero."
+TELLS = "Every number of every row by its step column, and restarts where the header is repeated or steps go back."
+CANNOT = "What a column means or averages, and the value behind an empty cell."
 SUFFIXES = (".csv", ".tsv")
 _DELIMITERS = (",", "\t", ";")
 _MAX_COLUMNS = 20_000

@@ -16,8 +16,8 @@ from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.rows import summed
 
 NAME = "deepspeed-csv"
-TELLS = "Loss, learning rate and loss scale by the count of samples; each restart by its repeated header."
-CANNOT = "Steps: the x axis is global_samples, and the batch size is not written; no gradient norm."
+TELLS = "Loss, learning rate and loss scale by number of samples, and restarts by the repeated header."
+CANNOT = "The step, since the batch size is not written, and the gradient norm."
 PREFIX = "Train_Samples_"
 TRUST = "x is global_samples, not steps"
 _MAX_FILES = 10_000

@@ -18,8 +18,8 @@ from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.text_lines import TextLine
 
 NAME = "deepspeed-stdout"
-TELLS = "learning rate and skipped steps by step, throughput, and every overflow with its loss scale"
-CANNOT = "no loss and no gradient norm; an overflow's line names no step"
+TELLS = "Learning rate and skipped steps by step, throughput, and every overflow with its loss scale."
+CANNOT = "The loss, the gradient norm, and the step of an overflow."
 
 _STEP = re.compile(r"step=(?P<step>\d{1,18}), skipped=(?P<skipped>\d{1,18}), lr=\[(?P<lr>[^\]]*)\]")
 _SPEED = re.compile(

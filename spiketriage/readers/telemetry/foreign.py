@@ -32,6 +32,10 @@ class _Part:
         return sum(len(one.steps) for one in self.series if one.name in WATCHED)
 
     @property
+    def num_trusted(self) -> int:
+        return sum(len(one.steps) for one in self.series if one.name in WATCHED and one.trusted)
+
+    @property
     def first_step(self) -> int:
         return min((int(one.steps[0]) for one in self.series if one.name in WATCHED and len(one.steps)), default=0)
 
@@ -45,18 +49,22 @@ class Chosen:
 
 
 def choose(logs: Sequence[LogFacts]) -> Chosen:
-    """Segments by rank from the format that holds the most points; files that begin later are later attempts."""
+    """Segments by rank from the format that holds the most points to be trusted, else the most.
+
+    Attempts are as the sources number them; of sources that do not, one that begins later is the later attempt.
+    """
     by_rank: dict[int, dict[str, list[_Part]]] = defaultdict(lambda: defaultdict(list))
     for part in _parts(logs):
         by_rank[part.rank][part.log.format].append(part)
     segments: list[Segment] = []
     used: set[Path] = set()
     for _, formats in sorted(by_rank.items()):
-        parts = max(formats.values(), key=lambda parts: sum(part.num_points for part in parts))
+        parts = max(formats.values(), key=_worth)
         for attempt, part in enumerate(_in_order(parts)):
             used.add(part.log.path)
             segments.append(_segment(part, attempt))
-    notes = [f"{log.path}: holds the same run once more and was not merged" for log in logs if log.path not in used]
+    unused = (log for log in logs if log.path not in used and any(series.name in WATCHED for series in log.series))
+    notes = [f"{log.path} ({log.format}): holds the same run once more and was not merged" for log in unused]
     return Chosen(segments=tuple(sorted(segments, key=lambda s: (s.attempt, s.rank))), notes=tuple(notes))
 
 
@@ -74,17 +82,22 @@ def _parts(logs: Iterable[LogFacts]) -> Iterator[_Part]:
 
 
 def _in_order(parts: Sequence[_Part]) -> Iterator[_Part]:
-    """Attempts in order; of two sources that begin at the same step only the longer one is of this run."""
+    """Attempts in order; of two sources of one attempt that begin at the same step only the longer one is taken."""
     by_source: dict[tuple[Path, str], list[_Part]] = defaultdict(list)
     for part in parts:
         by_source[part.log.path, part.source].append(part)
-    longest: dict[int, list[_Part]] = {}
+    longest: dict[tuple[int, int], list[_Part]] = {}
     for own in by_source.values():
-        first = own[0].first_step
+        first = (own[0].attempt, own[0].first_step)
         if first not in longest or _num_points(own) > _num_points(longest[first]):
             longest[first] = own
     for _, own in sorted(longest.items()):
         yield from sorted(own, key=lambda part: part.attempt)
+
+
+def _worth(parts: Sequence[_Part]) -> tuple[int, int]:
+    """Points whose steps and values can be believed count first: a console that numbers its lines has the most."""
+    return sum(part.num_trusted for part in parts), _num_points(parts)
 
 
 def _num_points(parts: Sequence[_Part]) -> int:

@@ -20,8 +20,8 @@ from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.text_lines import TextLine
 
 NAME = "hf-stdout"
-TELLS = "loss, gradient norm and learning rate in the order of logging, evaluation and run summaries"
-CANNOT = "no step in the line; four significant digits (transformers 5); prefer trainer_state.json"
+TELLS = "Loss, gradient norm and learning rate in the order of logging, evaluations and run summaries."
+CANNOT = "The step of a line, and more than four digits since transformers 5; trainer_state.json has both."
 
 _DICT = re.compile(r"\{'\w[^{}\n]{1,20000}\}")
 _ITEM = re.compile(r"'(?P<key>[^'\n]{1,120})': (?:'(?P<quoted>[^'\n]{0,60})'|(?P<bare>[-+\w.]{1,60}))")

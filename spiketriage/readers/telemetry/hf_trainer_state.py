@@ -23,9 +23,9 @@ from spiketriage.readers.telemetry.points import Origin, Points, between
 
 NAME = "hf-trainer-state"
 TELLS = (
-    "Loss, gradient norm and learning rate at each logging step, and NaN behind the default filter; restarts by prefix."
+    "Loss, gradient norm and learning rate by step, restarts by prefix, and NaN behind the Trainer's default filter."
 )
-CANNOT = "Nothing after the last save; a loss is the mean since the last log, into which a filtered NaN may vanish."
+CANNOT = "What follows the last save, and a filtered NaN that vanished into the mean since the last log."
 FILE = "trainer_state.json"
 FILTERED = "logged as 0.0 beside a nonfinite grad_norm: logging_nan_inf_filter, on by default, hides a nonfinite loss"
 MEAN = "mean since the last log"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -22,15 +23,14 @@ from spiketriage.readers.telemetry.opening import open_log
 from spiketriage.readers.telemetry.rows import NO_STEP, Rows, summed
 
 NAME = "jsonl"
-TELLS = (
-    "Every number of every line by its step key, ranks and attempts where columns name them, and where steps go back."
-)
-CANNOT = "What a metric means or averages is not written; a run that died keeps its last line only if it was flushed."
+TELLS = "Every number of every line by its step key, ranks and attempts that columns name, and where steps go back."
+CANNOT = "What a metric means or averages, and what a run that died had not flushed."
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".log", ".txt")
 CHUNK_BYTES = 8 << 20  # larger ones, with their columns, leave the cache
 MAX_LINE_BYTES = 64 << 20
 _RANK = re.compile(r"rank[-_.]?(\d{1,7})", re.IGNORECASE)
 _MAX_FILES = 20_000
+_MAX_TRIED = 8
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,14 +60,13 @@ def claims(look: Look) -> float:
 
 
 def _claims_folder(look: Look) -> float:
-    """A little less than for the first such file in it."""
-    first = next((name for name in look.names if name.endswith(SUFFIXES[:2])), None)
-    if first is None:
-        return 0.0
-    try:
-        return 0.8 * claims(look_at(look.path / first))
-    except EvidenceError:
-        return 0.0
+    """A little less than for the likeliest of the first such files in it, of which one may be damaged."""
+    found = 0.0
+    for name in [name for name in look.names if name.endswith(SUFFIXES[:2])][:_MAX_TRIED]:
+        with suppress(EvidenceError):
+            seen = look_at(look.path / name)
+            found = max(found, 0.0 if seen.is_folder else 0.8 * claims(seen))
+    return found
 
 
 def read(path: Path, names: Names) -> LogFacts:

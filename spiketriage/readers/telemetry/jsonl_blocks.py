@@ -23,6 +23,7 @@ NUM_LEARNT_LINES = 64
 _BLOCK_BYTES = 2 << 20
 _MAX_FIELDS = 4096
 _MAX_CELLS = 8_000_000  # a table has a cell for each field of each line, there or not
+_MAX_NESTED = 1000  # brackets in a line
 _KEYS = re.compile(rb'"([^"\\]*)"\s*:')
 NONFINITE = tuple(scalars.NONFINITE)
 # JSON has no spelling for these; each stands in as a number that no trainer ever measured, and is put back after.
@@ -57,6 +58,12 @@ class _Lines:
         return cls(num_full=num_full, longest_bytes=int(sizes.max(initial=0)))
 
 
+def _num_nested(block: bytes) -> int:
+    """At most how deep a line of the block is nested: how many brackets open in the line with most of them."""
+    long = (line for line in block.split(b"\n") if len(line) > _MAX_NESTED)
+    return max((line.count(b"{") + line.count(b"[") for line in long), default=0)
+
+
 @dataclass(slots=True, kw_only=True)
 class Blocks:
     """Reads blocks of one file; what the first lines hold is taken to be what the others hold, until it is not."""
@@ -70,6 +77,8 @@ class Blocks:
         if not block.endswith(b"\n"):
             return None
         lines = _Lines.of(block)
+        if lines.longest_bytes > _MAX_NESTED and _num_nested(block) > _MAX_NESTED:
+            return None  # Arrow's parser calls itself for every bracket, and dies of it
         if not self._known:
             self._learn(block)
         table = None if self._has_tokens else self._parse(block, lines, "error")

@@ -18,8 +18,8 @@ from spiketriage.readers.telemetry.points import FROM_ZERO, between
 from spiketriage.readers.telemetry.rows import summed
 
 NAME = "lightning-csv"
-TELLS = "Every logged value by step and epoch, train and validation rows apart; one attempt a version."
-CANNOT = "Whether a version resumes the one before is not written; the file is rewritten when a new metric appears."
+TELLS = "Every logged value by 0-based step and epoch, training and validation rows apart, and one attempt a version."
+CANNOT = "Whether a version resumes the one before it."
 FILE = "metrics.csv"
 TRUST = "as logged, one step later: Lightning's loggers count from 0, its checkpoints do not"
 _VERSION = re.compile(r"version_(\d{1,9})\Z")

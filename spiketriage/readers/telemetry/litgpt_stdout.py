@@ -17,8 +17,8 @@ from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.text_lines import TextLine
 
 NAME = "litgpt-stdout"
-TELLS = "training loss (three decimals) by iteration and step, validation loss, iteration time"
-CANNOT = "no gradient norm and no learning rate anywhere"
+TELLS = "Training loss to three decimals by iteration and step, validation loss and iteration time."
+CANNOT = "The gradient norm and the learning rate."
 
 _LINE = re.compile(
     r"Epoch (?P<epoch>\d{1,9}) \| iter (?P<iter>\d{1,18}) step (?P<step>\d{1,18}) \| "

@@ -18,8 +18,10 @@ from spiketriage.readers.telemetry.points import FROM_ZERO
 from spiketriage.readers.telemetry.text_lines import TextLine
 
 NAME = "llmc"
-TELLS = "training loss, learning rate and gradient norm of every step, validation loss; its own z-scores on stdout"
-CANNOT = "four decimals of loss in main.log; the learning rate is rounded to six decimals, so its end reads as zero"
+TELLS = "Loss, learning rate and gradient norm of every step, validation loss, and llm.c's own z-scores on stdout."
+CANNOT = (
+    "More than four decimals of the loss in main.log, and more than six of the learning rate, whose end reads as zero."
+)
 
 _FILE = re.compile(r"s:(?P<step>\d{1,18}) (?P<cells>(?:tel|trl|eval|lr|norm):\S{1,40}(?: \w{1,20}:\S{1,40})*)\s*\Z")
 _STDOUT = re.compile(

@@ -18,8 +18,8 @@ from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.text_lines import TextLine
 
 NAME = "megatron-reruns"
-TELLS = "which rank, node, device and iteration gave a result that was rejected, and whether a rerun gave it again"
-CANNOT = "only results that a validation rejected are in it: no healthy step"
+TELLS = "Rank, node, device and iteration of each result that was rejected, and whether a rerun gave it again."
+CANNOT = "Anything of a healthy step: only rejected results are written."
 
 _LINE = re.compile(
     r"ts=(?P<at>\S{1,40}(?: [\d:.]{1,20})?) node=(?P<node>\S{1,255}) device=(?P<device>\S{1,40}) "

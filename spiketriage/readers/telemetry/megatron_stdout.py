@@ -21,8 +21,8 @@ from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.text_lines import LOGGER_RANK, TextLine, peel
 
 NAME = "megatron-stdout"
-TELLS = "loss, gradient norm, learning rate, loss scale, skipped and NaN iterations, consumed samples or tokens"
-CANNOT = "each line is a mean over its interval without skipped iterations; a NaN loss shows by absence only"
+TELLS = "Loss, gradient norm, learning rate, loss scale, skipped and NaN iterations, and consumed samples or tokens."
+CANNOT = "Single steps where a line is a mean over an interval, and a NaN loss but by its absence."
 
 LOSS = "lm loss"
 NORM = "grad norm"

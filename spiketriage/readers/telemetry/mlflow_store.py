@@ -21,8 +21,8 @@ from spiketriage.readers.telemetry.opening import bounded_lines, open_log
 from spiketriage.readers.telemetry.points import Origin, Points
 
 NAME = "mlflow"
-TELLS = "Every value of every run with its step and time to the millisecond, parameters, NaN and infinity included."
-CANNOT = "A step that was not passed is 0; ranks are not named; a resumed run may have a run id of its own."
+TELLS = "Every value of every run with step and time in milliseconds, NaN and infinity included, and the parameters."
+CANNOT = "The step where none was passed (it is 0), the rank, and whether a run continues another."
 DATABASE = "mlflow.db"
 TRUST = "as logged; a step that was not passed is 0"
 _MAX_FOLDERS = 100_000
@@ -171,6 +171,7 @@ def _read_database(path: Path, store: _Store) -> None:
     with sqlite_copy.open_copy(path) as database:
         if not set(_COLUMNS) <= set(database.columns("metrics")):
             raise EvidenceError(f"{path}: has no table metrics as MLflow makes it")
+        store.problems += [text for text in (database.damage(),) if text]
         for row in database.select("metrics", _COLUMNS, store.problems):
             store.num_lines += 1
             run, key, value, time_ms, step, is_nan = row

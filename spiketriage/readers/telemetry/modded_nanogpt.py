@@ -17,8 +17,11 @@ from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.text_lines import TextLine
 
 NAME = "modded-nanogpt"
-TELLS = "validation loss at its steps, training loss where the run prints it, times; the source code is at its head"
-CANNOT = "no gradient norm and no learning rate; many runs print no training loss"
+TELLS = (
+    "Validation loss at its steps, training loss where the run prints it, and times, below the script's "
+    "own source code."
+)
+CANNOT = "The gradient norm, the learning rate and, in many runs, the training loss."
 
 _LINE = re.compile(r"step:(?P<step>\d{1,18})/(?P<total>\d{1,18})(?P<cells>(?: \w{1,40}:\S{1,40})+)\s*\Z")
 _OWN = {"step_avg": "time/step_s"}

@@ -18,8 +18,8 @@ from spiketriage.readers.telemetry.points import FROM_ZERO
 from spiketriage.readers.telemetry.text_lines import TextLine
 
 NAME = "nanogpt-stdout"
-TELLS = "the last micro-batch's loss at logged steps, means of train and validation loss at evaluations, time"
-CANNOT = "no gradient norm and no learning rate; the loss is one micro-batch of rank 0"
+TELLS = "Loss of the last micro-batch at logged steps, mean training and validation loss at evaluations, and times."
+CANNOT = "The gradient norm, the learning rate, and the loss of any rank but 0."
 
 _ITER = re.compile(
     r"iter (?P<step>\d{1,18}): loss (?P<loss>[-+\w.]{1,40})(?P<unit> (?:BPC|bpc|BPB|bpb))?"

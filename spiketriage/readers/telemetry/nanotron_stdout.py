@@ -17,8 +17,8 @@ from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.text_lines import TextLine
 
 NAME = "nanotron-stdout"
-TELLS = "loss, learning rate, unclipped gradient norm, consumed tokens and times by iteration"
-CANNOT = "three significant digits; no year in its dates; one data-parallel group's view"
+TELLS = "Loss, learning rate, unclipped gradient norm, consumed tokens and times by iteration."
+CANNOT = "More than three digits of a value, the year, or any data-parallel group but one."
 
 _LINE = re.compile(
     r"(?:\[(?:\w+)\|(?P<place>DP=\d+\|PP=\d+\|TP=\d+)[^\]]{0,300}\]: ?|\A)"

@@ -18,7 +18,7 @@ from spiketriage.readers.telemetry.rows import Place, Rows
 
 NAME = "olmo-metrics"
 TELLS = "The metrics of rank 0 at the steps that were chosen for saving."
-CANNOT = "A metric that was not logged at a step repeats its last value; most steps are not saved; the end has no step."
+CANNOT = "The steps between, the step of the final file, and whether a value is new or repeats an older one."
 FINAL = "metrics.json"
 TRUST = "the latest value known at the step: a metric that is logged more rarely repeats an older one"
 _STEP = re.compile(r"metrics_step(\d{1,18})\.json\Z")

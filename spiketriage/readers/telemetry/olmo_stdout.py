@@ -17,8 +17,8 @@ from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.text_lines import TextLine
 
 NAME = "olmo-stdout"
-TELLS = "loss, total gradient norm, learning rate, skipped steps and throughput by step"
-CANNOT = "four significant digits; the console shows a selection of the metrics, at an interval of its own"
+TELLS = "Loss, total gradient norm, learning rate, skipped steps and throughput by step."
+CANNOT = "More than four digits of a value, and the metrics and steps that the console leaves out."
 
 _HEADER = re.compile(
     r"(?:\A|\s)\[step=(?P<step>\d[\d,]{0,22})/(?P<total>\d[\d,]{0,22}|\?\?\?),epoch=[^\]\n]{1,120}\]\s*\Z"

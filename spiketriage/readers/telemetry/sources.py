@@ -82,5 +82,11 @@ def _foreign(folder: Path, names: Names) -> Telemetry:
     chosen = choose(logs)
     used = {segment.path for segment in chosen.segments}
     renumbered = [f"{log.path}: {FROM_ZERO}" for log in logs if FROM_ZERO in log.notes and log.path in used]
-    notes = (*chosen.notes, *renumbered)
+    notes = tuple(_within(folder, note) for note in (*chosen.notes, *renumbered))
     return Telemetry(segments=chosen.segments, problems=tuple(problems), notes=notes, logs=tuple(logs))
+
+
+def _within(folder: Path, note: str) -> str:
+    """A note that begins with a path, without the way to it."""
+    own = f"{folder} "
+    return f"the folder itself {note.removeprefix(own)}" if note.startswith(own) else note.removeprefix(f"{folder}/")

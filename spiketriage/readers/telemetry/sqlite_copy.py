@@ -23,10 +23,26 @@ _OPERATIONS = 1_000_000  # between two looks at the budget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
-    """A copy that can be asked; `columns` is empty for what is not a plain table."""
+    """A copy that can be asked, of so many bytes (None beside a log); `columns` is empty for what is no plain table."""
 
     path: Path
     connection: sqlite3.Connection
+    size_bytes: int | None
+
+    def damage(self) -> str:
+        """What SQLite's own check of its pages, or their number in its header, finds wrong first; empty for nothing."""
+        try:
+            found = str(self.connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+            num_pages, page_bytes = (
+                int(self.connection.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("page_count", "page_size")
+            )
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+            return f"its pages cannot be checked: {error}"
+        if found != "ok":
+            return f"SQLite's check finds it damaged: {' '.join(found.split())[:200]}"
+        if self.size_bytes is not None and self.size_bytes != num_pages * page_bytes:
+            return f"size: expected {num_pages} pages of {page_bytes} bytes, found {self.size_bytes} bytes"
+        return ""
 
     def columns(self, table: str) -> tuple[str, ...]:
         """The columns of a plain table."""
@@ -74,7 +90,7 @@ def open_copy(path: Path) -> Iterator[Database]:
         with closing(connection):
             connection.text_factory = _text
             _restrict(connection, path, size_bytes)
-            yield Database(path=path, connection=connection)
+            yield Database(path=path, connection=connection, size_bytes=None if has_log else size_bytes)
 
 
 def _copy(source: Path, target: Path, magic: bytes) -> int:

@@ -20,8 +20,8 @@ from spiketriage.readers.telemetry.opening import open_log
 from spiketriage.readers.telemetry.points import Block, Origin, Points, Traced, between
 
 NAME = "tensorboard"
-TELLS = "Every scalar with its step and wall time, each record checked against its CRC-32C; restarts as attempts."
-CANNOT = "Values are 32-bit floats; ranks are not named, nor whether a value is a mean; what was not flushed is lost."
+TELLS = "Every scalar with step and wall time, each record checked by its CRC-32C, and restarts as attempts."
+CANNOT = "More than 32 bits of a value, which rank wrote it, whether it is a mean, or what was not flushed."
 MARK = "tfevents"
 TRUST = "a scalar as the trainer wrote it, 32-bit, checksum verified"
 _MAX_FOLDERS = 10_000

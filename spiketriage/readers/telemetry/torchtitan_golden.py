@@ -17,8 +17,8 @@ from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.text_lines import encoding_of
 
 NAME = "torchtitan-golden"
-TELLS = "the loss of every step in full precision (and the gradient norm where it has a third column)"
-CANNOT = "no learning rate, no time, no names of its columns: that the second is the loss is a convention"
+TELLS = "Loss of every step in full precision, and the gradient norm where there is a third column."
+CANNOT = "The learning rate, times, and the names of its columns: that the second is the loss is a convention."
 
 _LINE = re.compile(r"(?P<step>\d{1,9})[ \t]+(?P<loss>[-+]?[\w.+-]{1,40})(?:[ \t]+(?P<norm>[-+]?[\w.+-]{1,40}))?\s*\Z")
 

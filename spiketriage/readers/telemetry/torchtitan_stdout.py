@@ -17,8 +17,8 @@ from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.text_lines import TextLine
 
 NAME = "torchtitan-stdout"
-TELLS = "global average loss and gradient norm by step, memory, tokens per second, validation loss"
-CANNOT = "loss with five decimals only; the maximum over ranks is in TensorBoard alone; no learning rate"
+TELLS = "Global mean loss and gradient norm by step, memory, tokens per second and validation loss."
+CANNOT = "More than five decimals of the loss, its maximum over ranks (only TensorBoard has it), or the learning rate."
 
 _STEP = re.compile(r"(?P<validate>validate )?step:\s{0,20}(?P<step>\d{1,18})\s+(?P<rest>\S.*)")
 _CELL = re.compile(r"(?P<key>[A-Za-z_]\w{0,60}):\s{0,20}(?P<told>[-+\w.,]+)")

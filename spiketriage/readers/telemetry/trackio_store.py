@@ -17,8 +17,8 @@ from spiketriage.readers.telemetry.log_calls import CallKeys, trace_calls
 from spiketriage.readers.telemetry.names import Names
 
 NAME = "trackio"
-TELLS = "Every log call of every run, NaN and infinity included, what is still in the write-ahead log too."
-CANNOT = "Its own step counts log calls unless the trainer passes one; times carry no zone in older versions."
+TELLS = "Every log call of every run, NaN and infinity included, and what is still in the write-ahead log."
+CANNOT = "The step where the trainer passed none (it counts log calls), and the time zone in older versions."
 CALLS = CallKeys(number="trackio step", time="trackio time", own=frozenset({"trackio step", "trackio time"}))
 _COLUMNS = ("run_name", "timestamp", "step", "metrics")
 
@@ -42,6 +42,7 @@ def read(path: Path, names: Names) -> LogFacts:
     with sqlite_copy.open_copy(path) as database:
         if not set(_COLUMNS) <= set(database.columns("metrics")):
             raise EvidenceError(f"{path}: has no table metrics as trackio makes it")
+        problems += [text for text in (database.damage(),) if text]
         for row in database.select("metrics", _COLUMNS, problems):
             run, time, step, metrics = row
             num_lines += 1

@@ -21,8 +21,10 @@ from spiketriage.readers.telemetry.points import Origin, Points
 from spiketriage.readers.telemetry.protobuf import BYTES, VARINT, Field, MalformedError, fields, signed, text
 
 NAME = "wandb"
-TELLS = "Every logged row with its time, the run's config, and samples of the machine, each record checked by CRC-32."
-CANNOT = "Synced runs are not on disk; `_step` counts log calls, so that a logged step key is used where there is one."
+TELLS = (
+    "Every logged row with its time, the run's settings and samples of the machine, each record checked by its CRC-32."
+)
+CANNOT = "Synced runs, which are not on disk, and the step where only `_step` is logged, which counts log calls."
 MAGIC = b":W&B\xe1\xbe"
 SUFFIX = ".wandb"
 LOG_CALLS = "_step"

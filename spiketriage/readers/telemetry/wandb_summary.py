@@ -15,8 +15,8 @@ from spiketriage.readers.telemetry import scalars
 from spiketriage.readers.telemetry.names import Names
 
 NAME = "wandb-summary"
-TELLS = "The last value of every metric of a W&B run."
-CANNOT = "No step, so no series; `_step` counts log calls, and an empty summary says nothing."
+TELLS = "Last value of every metric of a W&B run."
+CANNOT = "The step of a value, hence any series, and anything at all where the summary is empty."
 _NAME = re.compile(r"(wandb[-_].*)?summary\.json\Z")
 
 
