@@ -77,6 +77,7 @@ FILE_CHANGES: Mapping[str, Change] = {
     "pipe": _pipe,
     "missing": _missing,
 }
+LOST = ("empty", "lfs-pointer", "folder", "own-link", "pipe", "missing")  # after these nothing of a file is left
 
 
 def _odd_name(folder: Path) -> None:

@@ -362,3 +362,9 @@ def test_any_damage_is_told_and_never_crashes(worn: Path, name: str, data: st.Da
         assert all("\n" not in problem for problem in facts.problems)
     finally:
         (worn / name).write_bytes(good)
+
+
+def test_bytes_behind_the_metadata_are_damage(plain: Path) -> None:
+    with (plain / ".metadata").open("ab") as stream:
+        stream.write(b"more")
+    assert "4 bytes follow its pickle" in problems(plain)

@@ -160,3 +160,10 @@ def test_one_pass_over_a_jobs_output_finds_every_kind(put):
 def test_claims_its_own_and_not_the_others(put, reader, text):
     assert reader.claims(look(put(text))) >= 0.6
     assert reader.claims(look(put("step 1 loss 2.0\n", "train.log"))) == 0.0
+
+
+def test_a_few_lines_of_slurm_among_others_are_a_jobs_whole_output(put):
+    around = "".join(f"epoch {number}\n" for number in range(20))
+    seen = look(put(around + event_logs.SLURM, "job.out"))
+    assert job_log.claims(seen) > slurm.claims(seen) > 0
+    assert job_log.claims(look(put(around + event_logs.SLURM, "job.py"))) == 0

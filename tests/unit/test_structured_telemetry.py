@@ -136,3 +136,17 @@ def test_paths_that_are_no_files(reader: ModuleType, tmp_path: Path) -> None:
             reader.read(tmp_path / path, DEFAULT)
     for path in ("folder", "folders", odd.name):
         assert 0 <= reader.claims(look(tmp_path / path)) <= 1
+
+
+@pytest.mark.parametrize("name", ["mlflow/mlflow.db", "trackio.db"])
+@pytest.mark.parametrize("change", ["page", "cut", "longer"])
+def test_a_database_that_lost_a_page_or_its_end_is_a_problem(tmp_path: Path, name: str, change: str) -> None:
+    data = bytearray((FIXTURES / name).read_bytes())
+    if change == "page":
+        data[len(data) // 2 : len(data) // 2 + 4096] = bytes(4096)
+    path = tmp_path / Path(name).name
+    path.write_bytes({"page": data, "cut": data[:-1], "longer": data + b"x" * 300}[change])
+    told = best(FORMATS, look(path))
+    assert told is not None
+    problems = " ".join(told[0].read(path, DEFAULT).problems)
+    assert ("damaged" if change == "page" else "expected") in problems

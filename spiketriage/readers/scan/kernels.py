@@ -146,6 +146,7 @@ def _count_rest(found: Tally, words: Words, signed: Words, bits: FloatBits, dtyp
     found.squares = _squares(words, dtype, value_of(dtype, found.largest_bits))
 
 
+@np.errstate(invalid="ignore", over="ignore")  # a signalling NaN is counted, it need not be warned of as well
 def _squares(words: Words, dtype: str, absmax: float) -> float:
     """Sum of squares; NaN or infinite if an element is."""
     if absmax != 0 and not _SAFE_SMALLEST < absmax < _SAFE_LARGEST:
