@@ -36,7 +36,7 @@ from spiketriage.runbook import bag, evidence, gaps, layout, typed
 from spiketriage.runbook.collect import GENERATIONS, missing
 from spiketriage.runbook.collectors import COLLECTORS
 from spiketriage.runbook.evidence import FROZEN
-from spiketriage.runbook.gather import COPIERS, gather
+from spiketriage.runbook.gather import COPIERS, Gathered, gather
 from spiketriage.runbook.onset import NOTHING, Onset, find_onset
 from spiketriage.runbook.pin import InPlace, link, secure
 from spiketriage.runbook.progress import say
@@ -161,27 +161,32 @@ def _freeze(session: Session, subject: _Subject) -> int:
     say(f"freeze: {session.incident.id}: copying logs, telemetry, code, manifests")
     _facts(session, subject)
     session.commit()  # whoever finds this incident unfinished must know whose it is
-    copied = gather(settings.run, layout.payload(folder), COPIERS)
     session.artifacts(_gaps(subject))
-    session.artifacts(copied.artifacts)
     session.steps(subject.onset.points)
-    session.commit()
-    say("freeze: verifying generations")
-    measured = gather(settings.run, layout.payload(folder), (GENERATIONS,), onset=subject.onset.step)
-    generations = tuple(evidence.generation_facts(one, folder, settings) for one in measured.generations)
+
+    def keep_copies(name: str, before: Gathered) -> None:
+        if name == GENERATIONS:  # reading those may take an hour, and what is copied must stand meanwhile
+            session.artifacts(before.artifacts)
+            session.commit()
+            say("freeze: verifying generations")
+
+    collectors = (*COPIERS, GENERATIONS)
+    payload = layout.payload(folder)
+    gathered = gather(settings.run, payload, collectors, onset=subject.onset.step, at_begin=keep_copies)
+    generations = tuple(evidence.generation_facts(one, folder, settings) for one in gathered.generations)
     lost = list(_lost(settings, generations))
     anchors = select_anchors(generations, subject.onset.step, subject.onset.step, subject.onset.reason)
     session.anchors(anchors)
-    for one in measured.generations:
+    for one in gathered.generations:
         for key, value in evidence.measured_to_fact(one).items():
             session.fact(key, value)
     in_place = list(_in_place(folder, subject, generations, anchors))
-    session.artifacts([*measured.artifacts, *lost, *in_place])
+    session.artifacts([*gathered.artifacts, *lost, *in_place])
     if subject.telemetry is not None:
         series = [one for log in subject.telemetry.logs for one in log.series]
         write_parquet(tables(series) if series else subject.telemetry, folder / layout.EVIDENCE / layout.PARQUET)
-    bag.close(folder / layout.EVIDENCE, copied.sha256)
-    kept = [*_gaps(subject), *copied.artifacts, *measured.artifacts, *lost, *in_place]
+    bag.close(folder / layout.EVIDENCE, gathered.sha256)
+    kept = [*_gaps(subject), *gathered.artifacts, *lost, *in_place]
     missed = dict.fromkeys(one.path for one in kept if one.kept == "missing")
     session.fact(GAPS, json.dumps(list(missed)))
     is_whole = not missed and anchors.known_good is not None

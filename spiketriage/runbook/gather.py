@@ -48,8 +48,11 @@ def gather(
     *,
     onset: int | None = None,
     timeout_s: float | None = None,
+    at_begin: Callable[[str, Gathered], None] = lambda _name, _gathered: None,
 ) -> Gathered:
     """Run `collectors` in order; one that hangs or dies becomes a missing artifact of its own name.
+
+    `at_begin` is told each collector's name when it begins, with what was gathered before.
 
     Raises:
         PartialError: the disk is full; what was copied before stands.
@@ -58,7 +61,7 @@ def gather(
     pending = list(collectors)
     while pending:
         job = {"run": str(run), "payload": str(payload), "collectors": pending, "onset": onset}
-        why = _one_child(job, gathered, timeout_s)
+        why = _one_child(job, gathered, timeout_s, at_begin)
         pending = [name for name in pending if name not in gathered.done]
         if pending and why:
             lost = pending.pop(0)
@@ -66,7 +69,12 @@ def gather(
     return gathered
 
 
-def _one_child(job: Mapping[str, Any], gathered: Gathered, timeout_s: float | None) -> str:
+def _one_child(
+    job: Mapping[str, Any],
+    gathered: Gathered,
+    timeout_s: float | None,
+    at_begin: Callable[[str, Gathered], None],
+) -> str:
     """Feed one child's lines into `gathered`; returns why it ended early, or nothing."""
     child = subprocess.Popen(
         [sys.executable, "-m", "spiketriage.runbook.collect"],
@@ -97,7 +105,10 @@ def _one_child(job: Mapping[str, Any], gathered: Gathered, timeout_s: float | No
                 return f"gave no sign of life for {patience_s:g} s and was stopped"
             if not line:
                 break
-            current = _take(json.loads(line), gathered, current)
+            told = json.loads(line)
+            current = _take(told, gathered, current)
+            if "begin" in told:
+                at_begin(current, gathered)
         code = child.wait()
         readers[1].join(timeout=1)
         last = b"".join(talk).decode(errors="replace").strip().rpartition("\n")[2]
