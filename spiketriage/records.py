@@ -21,6 +21,7 @@ VerdictKind = Literal[
     "nothing-found",
 ]
 NATIVE = "native"  # the layout of the generations that our own training side saves
+HARNESS = "harness"  # the incident's fact that names the run's harness; empty where no step can be executed
 CauseClass = Literal["data", "optimization", "numerics", "systems"]
 
 

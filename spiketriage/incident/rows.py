@@ -6,6 +6,7 @@ This module never opens a database and never decides which row is the newest; th
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,6 +39,7 @@ TABLES: Mapping[str, type[DataclassInstance]] = {
     "steps": StepPoint,
     "verdicts": Verdict,
 }
+_ESCAPED_BYTE = re.compile(r"\\u(dc[89a-f][0-9a-f])")  # a byte of a file's name that is not UTF-8, as `_plain` wrote it
 _RENAMED = {"digest": "digest_measured"}  # every row has a `digest` of its own
 
 
@@ -113,8 +115,10 @@ def _plain(value: Cell) -> Cell:
 
 
 def _thawed(value: Cell) -> Cell:
+    if isinstance(value, str):
+        return _ESCAPED_BYTE.sub(lambda found: chr(int(found[1], 16)), value) if "\\udc" in value else value
     if not isinstance(value, list):
         return value
     if value and isinstance(value[0], dict):
         return tuple(CauseView(**{name: _thawed(item) for name, item in view.items()}) for view in value)
-    return tuple(value)
+    return tuple(_thawed(item) for item in value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 
-from spiketriage.records import Dossier, JournalRow
+from spiketriage.records import HARNESS, Dossier, JournalRow
 
 # These look at an incident without changing what is known, so that they may not change the report either.
 SILENT = frozenset(
@@ -93,7 +93,7 @@ def next_step(dossier: Dossier) -> str:
     if not dossier.findings:
         return "check"
     if verdict is None:
-        return "bisect" if dossier.trials else "replay"
+        return "bisect" if dossier.trials or dossier.facts.get(HARNESS) == "" else "replay"
     proposal = verdict.next_experiment or ""
     if proposal.startswith("spiketriage "):
         return proposal

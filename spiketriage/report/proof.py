@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 
-from spiketriage.records import Artifact, CauseView, Dossier, Finding, TrialRow
+from spiketriage.records import HARNESS, Artifact, CauseView, Dossier, Finding, TrialRow
 from spiketriage.report import commands, words
 from spiketriage.report.model import Column, Missing, Row, Section, Table, Tone
 from spiketriage.wire.chain import position
@@ -160,9 +160,10 @@ def experiments(dossier: Dossier) -> Section:
     """Every trial: where it started, which factors it changed, what it cost and what it showed."""
     title = "Experiments"
     if not dossier.trials:
-        missing = Missing(
-            what="No step has been executed: only checks speak.", command=commands.command(dossier, "replay")
-        )
+        cannot = dossier.facts.get(HARNESS) == ""
+        why = "the run names no harness" if cannot else "only checks speak"
+        command = commands.command(dossier, "bisect" if cannot else "replay")
+        missing = Missing(what=f"No step has been executed: {why}.", command=command)
         return Section(key="experiments", title=title, missing=missing)
     columns = (
         *(Column(title="Trial", style="code"), Column(title="Purpose"), Column(title="Start", style="code")),

@@ -23,6 +23,7 @@ from spiketriage.readers.telemetry.lineage import Telemetry
 from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.sources import read_telemetry
 from spiketriage.records import (
+    HARNESS,
     NATIVE,
     Anchors,
     Artifact,
@@ -203,6 +204,7 @@ def _facts(session: Session, subject: _Subject) -> None:
         "frozen_by": socket.gethostname(),
         "frozen_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "num_alarms": str(len(subject.onset.alarms)),
+        HARNESS: settings.harness,
     }
     if telemetry is not None:
         facts["num_ranks"] = str(len(telemetry.ranks) + len(telemetry.missing_ranks))

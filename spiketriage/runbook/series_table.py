@@ -5,6 +5,7 @@ This module never drops a point: a step that a source gives twice has two rows, 
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -157,8 +158,9 @@ def _table(parts: Sequence[_Rows], columns: Sequence[str], sources: Sequence[str
     rank = np.repeat([part.origin.rank or 0 for part in parts], sizes)
     unranked = np.repeat([part.origin.rank is None for part in parts], sizes)
     times_s = np.concatenate([part.times_s for part in parts])
+    names = pa.array([_spelled(name) for name in sources], pa.string())
     table = {
-        "source": pa.DictionaryArray.from_arrays(pa.array(source, pa.int32()), pa.array(sources, pa.string())),
+        "source": pa.DictionaryArray.from_arrays(pa.array(source, pa.int32()), names),
         "attempt": pa.array(attempt, pa.int64()),
         "rank": pa.array(rank, pa.int64(), mask=unranked),
         "step": pa.array(steps, pa.int64()),
@@ -180,3 +182,8 @@ def _latest(source: Integers, steps: Integers, attempt: Integers) -> Integers:
     np.maximum.at(latest, group, attempt)
     by_row: Integers = latest[group]
     return by_row
+
+
+def _spelled(name: str) -> str:
+    """A file's name as text that Parquet can hold: bytes that are not UTF-8 are spelled out."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

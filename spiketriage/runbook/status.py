@@ -14,7 +14,7 @@ from spiketriage.errors import RefusedError
 from spiketriage.incident import lease, store
 from spiketriage.incident.session import OUTCOMES
 from spiketriage.readers.settings import read_settings
-from spiketriage.records import Anchors, Dossier, JournalRow, StepResult
+from spiketriage.records import HARNESS, Anchors, Dossier, JournalRow, StepResult
 from spiketriage.runbook import typed
 from spiketriage.runbook.onset import NOTHING
 
@@ -118,7 +118,9 @@ def _next(dossier: Dossier, progress: Sequence[Progress]) -> list[str]:
         return [_command_of(latest)]
     verdict = dossier.verdict
     if verdict is None:
-        return next(([item.step] for item in progress if item.state != "done"), ["bisect"])
+        skipped = ("replay", "branch") if dossier.facts.get(HARNESS) == "" else ()
+        left = (item.step for item in progress if item.state != "done" and item.step not in skipped)
+        return [next(left, "bisect")]
     if verdict.kind not in CONCLUSIVE and verdict.next_experiment:
         return _proposal(verdict.next_experiment)
     bisect, report = progress[ORDER.index("bisect")], progress[ORDER.index("report")]

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spiketriage.errors import EvidenceError, PartialError, RefusedError, UsageError
+from spiketriage.incident.query import query
 from spiketriage.incident.store import Incident, create, find
 from spiketriage.records import (
     Anchors,
@@ -199,12 +200,14 @@ def test_nan_infinities_and_unknown_are_four_different_magnitudes() -> None:
         assert [repr(row.magnitude) for row in stored(incident).findings] == ["nan", "inf", "-inf", "None"]
 
 
-def test_a_path_that_is_not_utf8_is_kept_as_escapes() -> None:
+def test_a_path_that_is_not_utf8_comes_back_as_it_was_and_reads_as_escapes() -> None:
     name = b"shard-\xff.bin".decode("utf-8", "surrogateescape")
     with new_incident() as incident:
         with incident.session(ARGV) as session:
             session.fact("shard", name)
-        assert stored(incident).facts == {"shard": "shard-\\udcff.bin"}
+        assert stored(incident).facts == {"shard": name}
+        (row,) = query(incident, "SELECT value FROM facts").rows
+        assert row == ("shard-\\udcff.bin",)
 
 
 def test_newer_rows_supersede_and_keep_the_place_of_the_first() -> None:
