@@ -85,7 +85,7 @@ def command_name(argv: Sequence[str]) -> str:
 def _tell(failure: Failure, argv: Sequence[str]) -> int:
     text = visible(failure.message) + "\n"
     if failure.hint:
-        text += f"\n{failure.label}: {failure.hint}\n"
+        text += f"\n{failure.label}: {visible(failure.hint)}\n"
     try:
         sys.stderr.write(fit(text, sys.stderr.encoding))
         sys.stderr.flush()

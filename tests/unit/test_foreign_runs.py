@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import stack_damage
+from command_line import call
 
 from spiketriage.errors import EvidenceError
 from spiketriage.facts import LogFacts, Series
@@ -307,3 +309,15 @@ def test_an_incident_inside_a_checkpoint_is_no_part_of_it(tmp_path: Path) -> Non
     (tmp_path / "step_3" / ".spiketriage" / "incident.db").write_bytes(b"grows")
     (generation,) = read_generations(tmp_path, verify=True)
     assert set(generation.file_digests) == {".metadata", "__0_0.distcp", "__1_0.distcp"}
+
+
+def test_names_that_are_not_utf8_go_through_the_whole_desk(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    log = run / os.fsdecode(b"\xff\xfe.jsonl")
+    log.write_text("".join(f'{{"step": {step}, "loss": {3 - step / 100}}}\n' for step in range(1, 101)))
+    shutil.copytree(DCP, run / os.fsdecode(b"step_3\xff"))
+    for command in ("freeze", "hash", "verify", "report"):
+        done = call(command, str(run), cwd=tmp_path)
+        assert (command, done.returncode, done.stderr.count("bug")) == (command, 0, 0), done.stdout
+    assert "known good: step_3\\xff" in call("status", str(run), cwd=tmp_path).stdout
