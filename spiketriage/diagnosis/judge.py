@@ -137,6 +137,9 @@ def judge(causes: Sequence[Cause], case: Case) -> Verdict:
         names = tuple(view.name for view in alive)
         return _verdict(case, views, "undetermined", f"still possible: {', '.join(names)}", candidates=names)
     found = anomalies(case)
+    if found and set(found) <= set(ASIDE) and case.spiked:
+        marks = ", ".join(found)
+        return _verdict(case, views, "unresolved", f"something spiked and left its marks ({marks}); nothing says why")
     if found:
         together = " together" if len(found) > 1 else ""
         return _verdict(case, views, "unresolved", f"no known cause explains {', '.join(found)}{together}")

@@ -5,8 +5,10 @@ It never executes a step and never names a cause while one of its deciding cells
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from spiketriage.diagnosis.experiments import EXPERIMENTS
 from spiketriage.diagnosis.judge import Case, judge
 from spiketriage.diagnosis.plan import REPLAY
 from spiketriage.diagnosis.setting import STEPS_AFTER
-from spiketriage.records import CauseView, Finding, StepResult, Verdict, Where
+from spiketriage.records import CauseView, Finding, StepPoint, StepResult, Verdict, Where
 from spiketriage.runbook.bench import Bench, next_command, open_bench
 
 FOUND_BY_HASH = ("shard-digests", "index-identity")
@@ -79,13 +81,19 @@ def later_anomalies(bench: Bench) -> list[int]:
     if not bench.setting.alarmed:
         return []
     suspect = bench.setting.suspect
-    alarms = {point.step for point in bench.dossier.steps if point.alarm and point.step > suspect + STEPS_AFTER}
+    # A run that turned NaN stays so: that is one anomaly, however many steps it lasts.
+    after = dropwhile(_is_nonfinite, (point for point in bench.dossier.steps if point.step >= suspect))
+    alarms = {point.step for point in after if point.alarm and point.step > suspect + STEPS_AFTER}
     against = [
         f
         for f in bench.dossier.findings
         if f.judged and f.outcome in ("differs", "nonfinite") and f.name not in ASIDE  # what a spike leaves behind
     ]
     return sorted(alarms | {f.where.step for f in against if f.where.step is not None and f.where.step > suspect})
+
+
+def _is_nonfinite(point: StepPoint) -> bool:
+    return not (math.isfinite(point.loss) and math.isfinite(point.grad_norm))
 
 
 def verdict_data(verdict: Verdict) -> dict[str, Any]:
