@@ -19,6 +19,8 @@ TONES: dict[str, Tone] = {
     "nothing-found": "good",
 }
 
+MAX_UNTESTED, SHOWN_UNTESTED = 10, 5
+
 
 def build(dossier: Dossier) -> Banner:
     """Banner of one incident."""
@@ -33,7 +35,7 @@ def build(dossier: Dossier) -> Banner:
         summary=(_happened(dossier), _means(verdict), _basis(dossier)),
         repair=words.plain(verdict.repair) if verdict and verdict.repair else "none named",
         besides=_besides(dossier),
-        not_tested=tuple(words.plain(item) for item in verdict.not_tested) if verdict else (),
+        not_tested=_not_tested(verdict),
         next_command=words.plain(commands.next_command(dossier)),
     )
 
@@ -60,6 +62,17 @@ def _cause(verdict: Verdict | None) -> str:
     if verdict.cause:
         return words.plain(verdict.cause)
     return " or ".join(words.plain(name) for name in verdict.candidates) or "none"
+
+
+def _not_tested(verdict: Verdict | None) -> tuple[str, ...]:
+    """What was not tested; a section of its own has the whole list where that is long."""
+    names = tuple(words.plain(item) for item in verdict.not_tested) if verdict else ()
+    if len(names) <= MAX_UNTESTED:
+        return names
+    return (
+        *names[:SHOWN_UNTESTED],
+        f"and {len(names) - SHOWN_UNTESTED} more, listed under “Not tested and residual risk”",
+    )
 
 
 def _where(dossier: Dossier) -> str:
