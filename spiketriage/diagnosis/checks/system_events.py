@@ -5,6 +5,8 @@ It names the worst event that was frozen with the run; it never says that the ev
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spiketriage.diagnosis.findings import agrees, counted, untestable
 from spiketriage.diagnosis.view import View
 from spiketriage.facts import Event
@@ -12,29 +14,40 @@ from spiketriage.records import Finding, Where
 
 NAME = "system-events"
 SEVERE = ("fatal", "error")
+# What corrupts bytes or numbers on its way. A process that died or waited in vain has lost its step, not changed it.
+HARDWARE = (
+    *("xid", "sxid", "gpu-off-bus", "ecc-uncorrectable", "row-remap-failure", "nvswitch-error", "machine-check"),
+    *("pcie-error", "pcie-link-down"),
+)
 
 
 def run(view: View) -> tuple[Finding, ...]:
-    """One finding: the first fatal event, else the first error."""
+    """One finding: the worst event of a device; where there is none, what else was severe is context."""
     severe = [event for event in view.events if event.severity in SEVERE]
+    devices = [event for event in severe if event.kind in HARDWARE]
+    if devices:
+        return (_differs(devices, judged=True),)
+    if not view.telemetry.logs:
+        return ()  # the logs of our own runs are those of the processes; what became of those is in the telemetry
     if severe:
-        worst = min(severe, key=lambda event: SEVERE.index(event.severity))
-        return (
-            Finding(
-                name=NAME,
-                outcome="differs",
-                summary=f"{_place(worst)}{worst.sentence} ({counted(len(severe), 'severe event')} in all)",
-                where=Where(step=worst.step, key=worst.kind, rank=worst.rank, path=worst.source),
-                expected="no severe event",
-                seen=worst.kind,
-                magnitude=float(len(severe)),
-            ),
-        )
-    if not view.events and not view.telemetry.logs:
-        return ()  # the logs of our own runs are those of the processes; what they told is in the telemetry
+        return (_differs(severe, judged=False),)
     if not view.events:
         return (untestable(NAME, "no log of a kernel, driver, launcher or scheduler was frozen"),)
     return (agrees(NAME, f"none of {counted(len(view.events), 'event')} is severe"),)
+
+
+def _differs(severe: Sequence[Event], *, judged: bool) -> Finding:
+    worst = min(severe, key=lambda event: SEVERE.index(event.severity))
+    return Finding(
+        name=NAME,
+        outcome="differs",
+        summary=f"{_place(worst)}{worst.sentence} ({counted(len(severe), 'severe event')} in all)",
+        where=Where(step=worst.step, key=worst.kind, rank=worst.rank, path=worst.source),
+        expected="no severe event",
+        seen=worst.kind,
+        magnitude=float(len(severe)),
+        judged=judged,
+    )
 
 
 def _place(event: Event) -> str:
