@@ -60,13 +60,6 @@ def parse(folder: Path) -> int:
     return sum(len(tensor.chunks) for tensor in found.tensors)
 
 
-def read(folder: Path) -> int:
-    """Ours, the whole reader: also the size of every file and a sample of slices (which are empty here)."""
-    from spiketriage.readers.checkpoints import dcp
-
-    return sum(len(tensor.chunks) for tensor in dcp.read(folder).tensors)
-
-
 def load(folder: Path) -> int:
     """The peer, with torch and its classes imported beforehand."""
     import torch.distributed.checkpoint  # noqa: F401
@@ -75,7 +68,7 @@ def load(folder: Path) -> int:
         return len(pickle.load(stream).storage_data)
 
 
-WAYS: dict[str, Callable[[Path], int]] = {"facts from `.metadata`": parse, "whole reader": read, "`pickle.load`": load}
+WAYS: dict[str, Callable[[Path], int]] = {"facts from `.metadata`": parse, "`pickle.load`": load}
 
 
 def measure(way: str, folder: Path) -> None:

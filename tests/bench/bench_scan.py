@@ -119,12 +119,13 @@ def model_signing_sha256(folder: Path) -> None:
 
 
 def plain_copy(folder: Path) -> None:
-    """A copy in the same pieces, and no digest."""
+    """A copy in the same pieces, synced as ours is, and no digest."""
     target = folder.parent / "copy" / "plain"
     with (folder / "file.bin").open("rb", buffering=0) as source, target.open("wb", buffering=0) as stream:
         buffer = memoryview(bytearray(_PAGE))
         while count := source.readinto(buffer):
             stream.write(buffer[:count])
+        os.fsync(stream.fileno())
     target.unlink()
 
 

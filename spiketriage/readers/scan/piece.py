@@ -17,6 +17,9 @@ import xxhash
 from spiketriage.digests import BUFFER_BYTES, open_regular
 from spiketriage.readers.scan.kernels import Tally, item_bytes, tally
 
+# Counting makes half a dozen short calls a chunk, between which threads wait for each other: fewer, larger chunks.
+SCAN_BUFFER_BYTES = 2 << 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
@@ -93,7 +96,8 @@ def scan_piece(piece: Piece) -> PieceFacts:
     try:
         with open_regular(piece.path) as stream:
             handle = stream.fileno()
-            for at, chunk in _chunks(handle, piece.start, piece.end):
+            buffer_bytes = SCAN_BUFFER_BYTES if piece.spans else BUFFER_BYTES
+            for at, chunk in _chunks(handle, piece.start, piece.end, buffer_bytes):
                 if piece.is_digested:
                     state.update(chunk)
                 if other is not None:
@@ -118,8 +122,8 @@ def scan_piece(piece: Piece) -> PieceFacts:
     )
 
 
-def _chunks(handle: int, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-    buffer = bytearray(min(BUFFER_BYTES, max(end - start, 1)))
+def _chunks(handle: int, start: int, end: int, buffer_bytes: int) -> Iterator[tuple[int, memoryview]]:
+    buffer = bytearray(min(buffer_bytes, max(end - start, 1)))
     view = memoryview(buffer)
     while start < end:
         count = os.preadv(handle, [view[: min(len(buffer), end - start)]], start)
