@@ -12,7 +12,9 @@ This module never imports anything of the project: it is the lowest layer.
     ├── InconclusiveError    5   too few valid trials, or noise exceeds the effect
     ├── PartialError         6   kept what could be kept; the manifest lists the gaps
     ├── TrialError           7   a child process (trial, launcher, rehearsal) failed
-    └── BusyError            8   somebody else holds the incident's lease
+    ├── AgreementError       7   the ranks of a training job cannot agree: one did not answer, or they have parted
+    ├── BusyError            8   somebody else holds the incident's lease
+    └── GuardStopError      10   the guard stopped a training job: do not restart it, look at it
 """
 
 from __future__ import annotations
@@ -85,3 +87,17 @@ class BusyError(SpiketriageError):
     """Another process holds the incident's lease."""
 
     exit_code = 8
+
+
+class AgreementError(SpiketriageError):
+    """The ranks of a training job cannot agree: one did not answer, or they are not where they should be."""
+
+    exit_code = 7  # a peer process failed
+
+
+class GuardStopError(SpiketriageError):
+    """The guard stopped the training job: the same verdict came again and again without progress, or policy says so."""
+
+    # Its own, so that a supervisor does not restart what would only stop again. Not 9: Slurm's `9:0` and `0:9`, and
+    # wrappers that print status and signal alike, would make people take it for SIGKILL and for lack of memory.
+    exit_code = 10

@@ -36,7 +36,9 @@ class Link(NamedTuple):
 class Identity:
     """What a segment's writer says about itself, once per segment.
 
-    `code_path` is relative to the run folder; digests are hex XXH3-128.
+    `code_path` is relative to the run folder; digests are hex XXH3-128, empty where nobody named the file.
+    `environment` holds the variables of an allow-list only; `placement` says where this rank runs (local rank,
+    process, mesh coordinates); `link_digest` names the algorithm behind the links of the step chain.
     """
 
     world_size: int
@@ -51,6 +53,11 @@ class Identity:
     config_digest: str
     hparams: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    tokenizer_digest: str = ""
+    dataset_digest: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    placement: Mapping[str, Any] = field(default_factory=dict)
+    link_digest: str = "xxh3-128"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +67,8 @@ class StepRecord:
     `metrics` are named and have units in `wire.chain.METRICS`; `digests` are 16 raw bytes a link;
     `nonfinite` lists the links that held a NaN or an infinity, in chain order; `ids` is whatever the
     harness uses to name a batch; `content` maps document id → hex digest of the bytes as consumed.
+    `rng` (hex digest) and `cursor` were captured before the forward; `num_dropped` counts the records of this
+    segment that were lost before this one was written.
     """
 
     attempt: int
@@ -71,6 +80,23 @@ class StepRecord:
     ids: Any
     content: Mapping[str, str]
     series: Mapping[str, tuple[float, ...]]
+    wall_time_s: float
+    rng: str = ""
+    cursor: Any = None
+    num_dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """What a recorder says about itself: what it left out, and why; `step` is None outside a step.
+
+    `kind` is one of `tensors`, `layers`, `thinning`, `off`, `dropped`, `in-flight`, `fp8-fallback`, `anomaly`.
+    """
+
+    kind: str
+    step: int | None
+    text: str
+    data: Mapping[str, Any]
     wall_time_s: float
 
 
@@ -89,7 +115,7 @@ class LoadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One rank's telemetry file: its identity, its records, and what is wrong with its tail.
+    """One rank's telemetry file: its identity, its records, what its writer left out, what is wrong with its tail.
 
     A log that another tool wrote has no identity, and its records hold metrics only.
     """
@@ -103,6 +129,8 @@ class Segment:
     steps: tuple[StepRecord, ...]
     torn_bytes: int
     problem: str
+    notices: tuple[Notice, ...] = ()
+    num_dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

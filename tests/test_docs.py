@@ -98,9 +98,12 @@ def test_the_readme_lists_every_exit_code() -> None:
 
 
 def test_the_tree_in_the_readme_exists() -> None:
-    block = next(body for body in re.findall(r"^```\n(.*?)^```$", README, re.MULTILINE | re.DOTALL) if "cli/" in body)
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    block = next(body for language, body in blocks if not language and "cli/" in body)
     parent = ROOT
     for line in block.splitlines():
+        if line.startswith("   "):  # a description that goes on
+            continue
         name = line.split()[0]
         place = (parent if line.startswith("  ") else ROOT) / name
         assert place.exists(), name

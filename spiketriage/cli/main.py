@@ -15,8 +15,8 @@ from spiketriage import __version__
 from spiketriage.cli import options as o
 from spiketriage.cli import rehearse
 from spiketriage.cli.entry import guard
-from spiketriage.cli.place import called, find_run, standing
-from spiketriage.cli.show import show, show_text
+from spiketriage.cli.place import called, find_run, find_source, standing
+from spiketriage.cli.show import show, show_alarm, show_text
 
 app = typer.Typer(
     name="spiketriage",
@@ -206,6 +206,19 @@ def status(
 
     result = it.run(find_run(run, incidents), incidents=incidents, incident=incident, argv=called())
     return show("status", result, as_json)
+
+
+@app.command()
+def watch(run: o.Run = None, stdin: o.Stdin = False, as_json: o.Json = False) -> int:
+    """Say at once when a step is out of the ordinary; a line an alarm.
+
+    Follows a run or a log that is being written until interrupted; with --stdin, ends where the trace ends.
+    Exit 1 if there was an alarm. With --json one object an alarm.
+    """
+    from spiketriage.runbook import watch as it
+
+    tell = partial(show_alarm, as_json=as_json)
+    return it.read(sys.stdin.buffer, tell) if stdin else it.follow(find_source(run), tell)
 
 
 @app.command()

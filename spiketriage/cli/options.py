@@ -51,6 +51,7 @@ Budget = Annotated[
     typer.Option("--budget", metavar="STEPS", min=1, help="Most training steps to execute."),
 ]
 Deep = Annotated[bool, typer.Option("--deep", help="Read every byte of evidence again and compare digests.")]
+Stdin = Annotated[bool, typer.Option("--stdin", help="Read a JSON-lines trace from standard input instead.")]
 Place = Annotated[Path, typer.Argument(metavar="PATH", show_default=False, help="A folder or a file of any kind.")]
 Every = Annotated[bool, typer.Option("--deep", help="Read every byte, however large the checkpoint is.")]
 Store = Annotated[

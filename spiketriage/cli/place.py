@@ -39,6 +39,16 @@ def find_run(given: Path | None, incidents: Path | None = None) -> Path:
     )
 
 
+def find_source(given: Path | None) -> Path:
+    """Return the run folder, or the log that was given in its place.
+
+    Raises:
+        UsageError: none was given and none is above.
+        EvidenceError: what was given is neither.
+    """
+    return given if given is not None and given.is_file() else find_run(given)
+
+
 def _holds_incidents(run: Path) -> bool:
     # What is left of a run is still worth a report when its settings are gone.
     try:

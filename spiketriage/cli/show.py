@@ -11,10 +11,14 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
-from typing import Any, TextIO
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TextIO
 
 from spiketriage.records import StepResult
 from spiketriage.wire.telemetry import encode_json
+
+if TYPE_CHECKING:
+    from spiketriage.detect import Alarm
 
 _PLAIN = str.maketrans(
     {"—": "-", "–": "-", "…": "...", "→": "->", "←": "<-", "×": "x", "÷": "/", "≤": "<=", "≥": ">="}
@@ -50,6 +54,14 @@ def envelope(command: str, result: StepResult, error: Mapping[str, str] | None =
         "next": result.next_commands,
     }
     return encode_json(fields if error is None else {**fields, "error": error}).decode() + "\n"
+
+
+def show_alarm(alarm: Alarm, as_json: bool) -> None:
+    """Print an alarm at once: its sentence, or one JSON object on a line of its own."""
+    if as_json:
+        emit(encode_json(asdict(alarm)).decode() + "\n")
+    else:
+        show_text([alarm.sentence])
 
 
 def show_text(lines: Iterable[str]) -> None:

@@ -23,6 +23,7 @@ from spiketriage.readers.telemetry.native import SUFFIX
 from spiketriage.readers.telemetry.sources import find_logs
 from spiketriage.records import RunSettings
 from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
+from spiketriage.wire.ring import SUFFIX as RING_SUFFIX
 
 _NOT_CODE = {"__pycache__", ".git", ".venv", ".spiketriage"}
 
@@ -68,12 +69,12 @@ def host(settings: RunSettings) -> Iterator[Item]:
 
 
 def telemetry(settings: RunSettings) -> Iterator[Item]:
-    """Every segment of our recorder; else every file of a log that other people's code wrote."""
+    """Every segment of our recorder and its ring of recent batches; else every file of somebody else's log."""
     if settings.telemetry.is_file():
         yield Item(kind="telemetry", source=settings.telemetry)
         return
-    segments = [path for path in _listed(settings.telemetry) if path.suffix == SUFFIX]
-    if not segments:
+    segments = [path for path in _listed(settings.telemetry) if path.suffix in (SUFFIX, RING_SUFFIX)]
+    if not any(path.suffix == SUFFIX for path in segments):
         found = find_logs(settings.telemetry, Names(columns=settings.columns))
         segments = [path for claim in found for path in files_of(claim)]
     for path in dict.fromkeys(segments):

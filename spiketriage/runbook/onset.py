@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,17 @@ from spiketriage.records import StepPoint
 MAX_ROWS = 5000
 NOTHING = "nothing spiked: audit"
 _ROWS_AFTER_ONSET = 500
-_METRICS = ("loss/mean", "grad/norm", "update/norm", "lr")
+_POINT = ("loss", "grad_norm", "update_norm", "lr")  # what tables and plots show
+_METRICS = {
+    "loss": "loss/mean",
+    "grad_norm": "grad/norm",
+    "update_norm": "update/norm",
+    "lr": "lr",
+    "rms_t": "rms_t/max",
+    "logz": "logz/mean",
+    "loss_scale": "loss_scale",
+}
+_ATTENTION = "attention/logit_max"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +43,9 @@ class Onset:
 
 
 def find_onset(telemetry: Telemetry) -> Onset:
-    """Scan production's loss, gradient norm and update norm."""
+    """Scan production: loss, gradient norm, and whatever else of `detect.Row` was recorded."""
     points = [_point(telemetry, step) for step in telemetry.steps]
-    alarms = detect.scan(_trace(points, _not_logged(telemetry)))
+    alarms = detect.scan(_trace(telemetry, points))
     sentences: dict[int, str] = {}
     for alarm in alarms:
         sentences.setdefault(alarm.step, alarm.sentence)
@@ -60,8 +71,18 @@ def _ranks(telemetry: Telemetry, step: int) -> str:
     return f"; of {len(losses)} ranks' losses only that of {ranks_text(bad)} is not finite"
 
 
+def row_at(telemetry: Telemetry, step: int) -> detect.Row:
+    """Production at a step as a detector is fed it; what no rank recorded is None."""
+    values: dict[str, Any] = {
+        name: _value(telemetry, step, metric) if _is_logged(telemetry, step, metric) else None
+        for name, metric in _METRICS.items()
+    }
+    attention = _attention_max(telemetry, step)
+    return detect.Row(step=step, attention_max=None if math.isnan(attention) else attention, **values)
+
+
 def _point(telemetry: Telemetry, step: int) -> StepPoint:
-    loss, grad_norm, update_norm, lr = (_value(telemetry, step, name) for name in _METRICS)
+    loss, grad_norm, update_norm, lr = (_value(telemetry, step, _METRICS[name]) for name in _POINT)
     attempt = telemetry.attempt_of(step)
     assert attempt is not None, "telemetry.steps holds recorded steps only"
     return StepPoint(
@@ -76,13 +97,20 @@ def _value(telemetry: Telemetry, step: int, name: str) -> float:
     return next((value for value in values if not math.isfinite(value)), values[0] if values else math.nan)
 
 
+def _attention_max(telemetry: Telemetry, step: int) -> float:
+    """The largest over ranks and layers; NaN where none recorded it."""
+    records = (telemetry.at(rank, step) for rank in telemetry.ranks)
+    values = [value for record in records if record is not None for value in record.series.get(_ATTENTION, ())]
+    return next((value for value in values if not math.isfinite(value)), max(values, default=math.nan))
+
+
 def _not_logged(telemetry: Telemetry) -> dict[str, frozenset[int]]:
     """Where a log that other people's code wrote holds no value: it logs when it likes, so that is no anomaly."""
     if any(segment.identity is not None for segment in telemetry.segments):
         return {}  # our recorder writes every metric at every step: one that vanishes is an anomaly
     return {
         column: frozenset(at for at, step in enumerate(telemetry.steps) if not _is_logged(telemetry, step, name))
-        for name, column in zip(_METRICS, ("loss", "grad_norm", "update_norm", "lr"), strict=True)
+        for column, name in _METRICS.items()
     }
 
 
@@ -91,19 +119,26 @@ def _is_logged(telemetry: Telemetry, step: int, name: str) -> bool:
     return any(record is not None and name in record.metrics for record in records)
 
 
-def _trace(points: list[StepPoint], not_logged: dict[str, frozenset[int]]) -> detect.Trace:
-    def column(name: str) -> detect.Array:
+def _trace(telemetry: Telemetry, points: list[StepPoint]) -> detect.Trace:
+    def point(name: str) -> detect.Array:
         values = np.array([getattr(point, name) for point in points], dtype=np.float64)
         # A harness may not record a value at all, which is no anomaly; one that vanishes is.
         return np.ones_like(values) if values.size and np.isnan(values).all() else values
 
+    def metric(name: str) -> detect.Array:
+        return np.array([_value(telemetry, step, _METRICS[name]) for step in telemetry.steps], dtype=np.float64)
+
     return detect.Trace(
         steps=np.array([point.step for point in points], dtype=np.float64),
-        loss=column("loss"),
-        grad_norm=column("grad_norm"),
-        update_norm=column("update_norm"),
-        lr=column("lr"),
-        not_logged=not_logged,
+        loss=point("loss"),
+        grad_norm=point("grad_norm"),
+        update_norm=point("update_norm"),
+        lr=point("lr"),
+        rms_t=metric("rms_t"),
+        logz=metric("logz"),
+        attention_max=np.array([_attention_max(telemetry, step) for step in telemetry.steps], dtype=np.float64),
+        loss_scale=metric("loss_scale"),
+        not_logged=_not_logged(telemetry),
     )
 
 

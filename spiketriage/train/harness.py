@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from spiketriage.records import Identity
 from spiketriage.train.checkpoint import StateDigests
-from spiketriage.train.recorder import Recorder, StepRecorder
+from spiketriage.train.recorder import Recorder
+from spiketriage.train.step_recorder import StepRecorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,9 @@ class Station:
 
     def recorder(self, trial: Trial) -> Recorder:
         """A fresh chain file for `trial`."""
-        return Recorder(Path(), rank=self.rank, identity=self.harness.environment(), path=self.chain(trial))
+        identity = self.harness.environment()
+        path = self.chain(trial)
+        return Recorder(Path(), rank=self.rank, identity=identity, path=path, budget_share=None, ring_slots=0)
 
     def ids(self, trial: Trial, step: int) -> Any:
         """Production's own batch name for `step`, when the trial brings it; else the harness's."""
@@ -106,6 +108,8 @@ def _run_path(station: Station, replay: Trial | None, probes: Sequence[Trial]) -
         rank=station.rank,
         identity=station.harness.environment(),
         path=station.chain(leader) if replay is not None else station.prefix(leader),
+        budget_share=None,
+        ring_slots=0,
     ) as recorder:
         loaded = station.harness.load(generation, factors.loader)
         recorder.loaded(

@@ -19,7 +19,7 @@ from spiketriage.records import Link
 
 MAGIC = b"STSEG001"
 SCHEMA = "spiketriage.telemetry/1"
-HEADER, LAYOUT, STEP, LOAD = 0, 1, 2, 3
+HEADER, LAYOUT, STEP, LOAD, NOTICE = 0, 1, 2, 3, 4
 MAX_FRAME_BYTES = 1 << 28  # a length above this is damage, not data
 DIGEST_BYTES = 16
 _PREFIX = struct.Struct("<IB")
@@ -48,7 +48,10 @@ def encode_frame(kind: int, payload: bytes) -> bytes:
 
 def encode_json(value: Mapping[str, Any]) -> bytes:
     """Compact JSON in which nonfinite numbers are the strings `NaN`, `Infinity`, `-Infinity`."""
-    return json.dumps(_spell(value), separators=(",", ":"), allow_nan=False).encode()
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    except (ValueError, TypeError):  # a nonfinite number, or a mapping that is no dict: spelled out, which is slower
+        return json.dumps(_spell(value), separators=(",", ":"), allow_nan=False).encode()
 
 
 def encode_step(record: Mapping[str, Any], layout: int, digests: bytes) -> bytes:

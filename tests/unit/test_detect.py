@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiketriage.detect import Trace, scan
+from spiketriage.detect import Detector, Row, Trace, scan
 
 
 def trace(num_steps=300, seed=0, **changes):
@@ -58,8 +59,15 @@ def test_a_nonfinite_loss_is_its_own_trigger_even_in_warm_up_and_blinds_nothing_
     assert alarms[0].score == math.inf
 
 
-def test_nothing_finite_is_judged_before_sixty_four_accepted_values():
-    assert scan(trace(loss={40: 5.0})) == ()
+@pytest.mark.parametrize("row", [5, 12, 40, 63])
+def test_at_the_start_a_coarse_rule_sees_a_jump_and_only_upward(row):
+    assert [(a.step, a.trigger) for a in scan(trace(loss={row: 3.0}))] == [(row, "start-up")]
+    assert scan(trace(loss={row: 1.05})) == ()
+    assert scan(trace(loss={row: 0.3})) == ()
+
+
+def test_the_second_row_is_judged_by_the_first():
+    assert [a.step for a in scan(trace(loss={2: 4.0}))] == [2]
 
 
 def test_a_huge_value_is_not_learned_so_a_smaller_one_after_it_is_still_found():
@@ -96,3 +104,162 @@ def test_alarms_depend_only_on_the_past(seed, step):
         a for a in scan(cut) if a.step == step
     ]
     assert any(a.step == step and a.signal == "loss" for a in whole)
+
+
+def rows(num=300, seed=0, **changes):
+    """A healthy run as rows with every signal; `changes` are {row number: value} by signal, None takes a key away."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for step in range(1, num + 1):
+        row = {
+            "loss": 2.6 + 3.0 * math.exp(-step / 25) + rng.normal(0, 0.05),
+            "grad_norm": math.exp(rng.normal(0, 0.1)),
+            "update_norm": 1e-3 * 20 * math.exp(rng.normal(0, 0.03)),
+            "lr": 1e-3,
+            "rms_t": math.exp(rng.normal(0, 0.1)),
+            "logz": 8 + rng.normal(0, 0.05),
+            "attention_max": 10 * math.exp(rng.normal(0, 0.05)),
+        }
+        row |= {name: points[step] for name, points in changes.items() if step in points}
+        made.append(Row(step=step, **row))
+    return made
+
+
+def alarms(some, **more):
+    detector = Detector(**more)
+    return [alarm for row in some for alarm in detector.feed(row).alarms]
+
+
+def told(some, **more):
+    return [(alarm.raised_at, alarm.signal, alarm.trigger) for alarm in alarms(some, **more)]
+
+
+def test_a_healthy_run_with_every_signal_is_quiet():
+    assert told(rows()) == []
+
+
+@pytest.mark.parametrize(
+    ("signal", "value"),
+    [("rms_t", 3.0), ("rms_t", 0.3), ("logz", 11.0), ("logz", 5.0), ("attention_max", 60.0), ("update_norm", 0.04)],
+)
+def test_every_recorded_signal_has_a_band_on_both_sides(signal, value):
+    name = "update_norm / lr" if signal == "update_norm" else signal
+    assert told(rows(**{signal: {201: value}})) == [(201, name, "band")]
+
+
+@pytest.mark.parametrize("signal", ["loss", "grad_norm", "update_norm", "rms_t", "logz", "attention_max"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e200])
+def test_a_nonfinite_value_of_any_signal_is_an_alarm_at_any_row(signal, value):
+    assert [(at, trigger) for at, _, trigger in told(rows(**{signal: {1: value, 150: value}}))] == [
+        (1, "nonfinite"),
+        (150, "nonfinite"),
+    ]
+
+
+def test_a_loss_that_vanishes_is_an_alarm_where_it_used_to_be_and_only_there():
+    gone = dict.fromkeys(range(100, 110), None)
+    assert told(rows(loss=gone)) == [(100, "loss", "missing")]
+    assert told(rows(loss=gone), logs_at_will=True) == []
+    assert told(rows(loss={step: None for step in range(1, 301) if step % 5})) == []
+    evaluation = [*rows(num=100), Row(step=100), *rows(num=200)[100:]]
+    assert told(evaluation) == []
+
+
+def test_a_nan_that_a_filter_wrote_as_zero_and_a_norm_of_minus_one_are_seen():
+    assert told(rows(loss={150: 0.0})) == [(150, "loss", "vanished")]
+    assert told(rows(grad_norm={150: -1.0})) == [(150, "grad_norm", "nonfinite")]
+    assert told(rows(grad_norm={150: 0.0})) == [(150, "grad_norm", "vanished")]
+
+
+def test_losses_that_are_mostly_zero_are_healthy_where_they_always_were():
+    rng = np.random.default_rng(3)
+    sparse = [Row(step=at, loss=0.0 if rng.random() < 0.8 else rng.normal(0, 0.05)) for at in range(2000)]
+    assert told(sparse) == []
+
+
+def fp16(skips, num=400):
+    """Rows of a run with dynamic loss scaling that skips at these rows, infinite gradient and no loss."""
+    scale, made = 2.0**16, []
+    for step, row in enumerate(rows(num), start=1):
+        if step in skips:
+            scale /= 2
+            made.append(Row(step=step, grad_norm=math.inf, lr=1e-3, loss_scale=scale, skipped=True))
+        else:
+            made.append(
+                Row(step=step, loss=row.loss, grad_norm=row.grad_norm, lr=1e-3, loss_scale=scale, skipped=False)
+            )
+    return made
+
+
+def test_the_overflow_skips_of_fp16_are_normal_until_they_do_not_end():
+    assert told(fp16({100, 180, 181, 300})) == []
+    assert ("loss_scale", "loss-scale") in [one[1:] for one in told(fp16(set(range(200, 230))))]
+
+
+def test_a_lost_scale_without_a_skip_flag_is_a_skip_too_but_a_constant_scale_excuses_nothing():
+    row = {"lr": 1e-3, "grad_norm": math.inf, "loss": 2.6}
+    healthy = [Row(step=one.step, loss=one.loss, grad_norm=one.grad_norm, lr=1e-3, loss_scale=1024.0) for one in rows()]
+    assert told([*healthy, Row(step=301, loss_scale=512.0, **row)]) == []
+    assert told([*healthy, Row(step=301, loss_scale=1024.0, **row)]) == [(301, "grad_norm", "nonfinite")]
+
+
+def test_a_nan_loss_is_an_alarm_even_in_a_skip():
+    skipped = Row(step=401, loss=math.nan, grad_norm=math.inf, lr=1e-3, loss_scale=2.0**15, skipped=True)
+    assert told([*fp16(set()), skipped]) == [(401, "loss", "nonfinite")]
+
+
+def test_a_slow_climb_is_told_once_for_as_much_as_it_climbs():
+    climbing = [Row(step=one.step, loss=one.loss + max(0.0, (one.step - 400) * 0.001)) for one in rows(num=900)]
+    found = [(signal, trigger) for _, signal, trigger in told(climbing)]
+    assert ("loss", "climb") in found
+    assert len(found) <= 6
+
+
+def test_a_run_with_lone_outliers_earns_a_wider_band_but_no_spike_hides_a_far_one():
+    lone = dict.fromkeys(range(200, 900, 50), 2.4)  # 5.8 scales: within the band, a surprise
+    assert told(rows(num=1000, grad_norm={950: 3.2})) == [(950, "grad_norm", "band")]
+    assert told(rows(num=1000, grad_norm={**lone, 950: 3.2})) == []
+    after_a_huge_one = told(rows(num=1000, grad_norm={500: 1000.0, 950: 12.0}))
+    assert [at for at, _, _ in after_a_huge_one] == [500, 950]
+
+
+def test_peeking_judges_the_value_and_remembers_nothing():
+    detector = Detector()
+    for row in rows(num=200):
+        detector.feed(row)
+    before = json.dumps(detector.state())
+    half = Row(step=201, loss=9.0, grad_norm=math.nan)
+    assert {alarm.signal for alarm in detector.peek(half).alarms} == {"loss", "grad_norm"}
+    assert detector.peek(half).is_nonfinite
+    assert not detector.peek(rows(num=201)[-1]).is_anomalous
+    assert json.dumps(detector.state()) == before
+
+
+def test_one_rule_set_the_array_scan_says_what_the_detector_says():
+    one = trace(loss={150: 1.9}, grad_norm={220: 9.0})
+    columns = ("loss", "grad_norm", "update_norm", "lr")
+    fed = [Row(step=at + 1, **{name: float(getattr(one, name)[at]) for name in columns}) for at in range(300)]
+    assert list(scan(one)) == alarms(fed)
+
+
+EVENTS = st.dictionaries(st.integers(1, 240), st.sampled_from([math.nan, math.inf, 0.0, -1.0, 9.0, 1e30, None]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1000), cut=st.integers(0, 240), loss=EVENTS, norm=EVENTS)
+def test_state_through_json_goes_on_bit_for_bit(seed, cut, loss, norm):
+    some = rows(num=240, seed=seed, loss=loss, grad_norm=norm)
+    whole = Detector()
+    for row in some[:cut]:
+        whole.feed(row)
+    restored = Detector.restore(json.loads(json.dumps(whole.state(), allow_nan=False)))
+    for row in some[cut:]:
+        assert repr(restored.feed(row)) == repr(whole.feed(row))
+    assert json.dumps(restored.state()) == json.dumps(whole.state())
+    assert len(json.dumps(whole.state())) < 60_000
+
+
+def test_the_state_of_other_rules_is_refused():
+    state = Detector().state() | {"schema": 0}
+    with pytest.raises(ValueError, match="schema 0"):
+        Detector.restore(state)

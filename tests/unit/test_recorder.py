@@ -12,34 +12,24 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recording import IDENTITY, ROOT
 
 from spiketriage import digests
 from spiketriage.readers.telemetry.native import read_segment
-from spiketriage.records import Identity, Link
+from spiketriage.records import Link
 from spiketriage.train.recorder import Recorder
 from spiketriage.wire import telemetry as wire
 
-ROOT = Path(__file__).parents[2]
-IDENTITY = Identity(
-    world_size=2,
-    host="node-0",
-    device="cpu",
-    num_threads=1,
-    precision="bf16",
-    kernel="fused",
-    deterministic=True,
-    code_path="code/r1",
-    code_digest="0" * 32,
-    config_digest="1" * 32,
-    hparams={"clip": 1.0},
-)
 FOREIGN = """
 import sys
 from pathlib import Path
 import spiketriage.train.checkpoint, spiketriage.train.harness, spiketriage.train.identity
 import spiketriage.train.recorder, spiketriage.train.tensors, spiketriage.train.worker
+import spiketriage.train.alerts, spiketriage.train.batch_signals, spiketriage.train.ddp
+import spiketriage.train.expert_signals, spiketriage.train.fp8_signals
+import spiketriage.train.layers, spiketriage.train.mirrors, spiketriage.train.observer
 desk = ("cli", "runbook", "report", "practice", "diagnosis", "incident", "readers")
-heavy = {"duckdb", "typer", "rich", "pyarrow", "pydantic", "jinja2"}
+heavy = {"duckdb", "typer", "rich", "pyarrow", "pydantic", "jinja2", "tensorboard", "wandb"}
 print(sorted(heavy & set(sys.modules)), [name for name in desk if f"spiketriage.{name}" in sys.modules])
 """
 
@@ -153,7 +143,9 @@ def test_a_process_that_is_killed_inside_a_step_loses_that_step_alone(tmp_path: 
     program = (
         "import os, signal, sys\n"
         "sys.path.insert(0, sys.argv[2])\n"
-        "from test_recorder import IDENTITY, Recorder, torch\n"
+        "import torch\n"
+        "from recording import IDENTITY\n"
+        "from spiketriage.train.recorder import Recorder\n"
         "from pathlib import Path\n"
         "with Recorder(Path(sys.argv[1]), rank=0, identity=IDENTITY) as recorder:\n"
         "    for number in range(1, 9):\n"
@@ -162,7 +154,7 @@ def test_a_process_that_is_killed_inside_a_step_loses_that_step_alone(tmp_path: 
         "            if number == 5:\n"
         "                os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    command = [sys.executable, "-c", program, str(tmp_path), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", program, str(tmp_path), str(ROOT / "tests")]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120, check=False)
     assert done.returncode == -9
     segment = read_segment(tmp_path / "rank-00000.attempt-000.seg")
@@ -171,16 +163,16 @@ def test_a_process_that_is_killed_inside_a_step_loses_that_step_alone(tmp_path: 
 
 def test_a_disk_that_fails_never_stops_training_and_is_told_by_the_next_record(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, rank=0, identity=IDENTITY)
-    kept = os.dup(recorder._descriptor)
+    kept = os.dup(recorder._file.descriptor)
     with recorder.step(1) as step:
         step.ids(1)
     read_only = os.open(os.devnull, os.O_RDONLY)  # writing to it fails, as a lost mount does
-    os.dup2(read_only, recorder._descriptor)
+    os.dup2(read_only, recorder._file.descriptor)
     for number in (2, 3):
         with recorder.step(number) as step:
             step.ids(number)
     assert recorder.num_dropped == 2
-    os.dup2(kept, recorder._descriptor)
+    os.dup2(kept, recorder._file.descriptor)
     with recorder.step(4) as step:
         step.ids(4)
     recorder.close()
@@ -194,12 +186,12 @@ def test_a_disk_that_fails_never_stops_training_and_is_told_by_the_next_record(t
 
 def test_a_step_recorded_while_the_disk_failed_does_not_cost_the_steps_after_it(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, rank=0, identity=IDENTITY)
-    kept = os.dup(recorder._descriptor)
+    kept = os.dup(recorder._file.descriptor)
     read_only = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(read_only, recorder._descriptor)
+    os.dup2(read_only, recorder._file.descriptor)
     with recorder.step(1) as step:  # the first record with these links, and with it their layout, is lost
         step.ids(1)
-    os.dup2(kept, recorder._descriptor)
+    os.dup2(kept, recorder._file.descriptor)
     for number in (2, 3):
         with recorder.step(number) as step:
             step.ids(number)
@@ -214,7 +206,8 @@ def test_a_write_that_the_disk_takes_in_part_does_not_cost_the_steps_after_it(tm
     program = (
         "import resource, signal, sys\n"
         "sys.path.insert(0, sys.argv[2])\n"
-        "from test_recorder import IDENTITY, Recorder\n"
+        "from recording import IDENTITY\n"
+        "from spiketriage.train.recorder import Recorder\n"
         "from pathlib import Path\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "with Recorder(Path(sys.argv[1]), rank=0, identity=IDENTITY) as recorder:\n"
@@ -226,7 +219,7 @@ def test_a_write_that_the_disk_takes_in_part_does_not_cost_the_steps_after_it(tm
         "            step.ids(number)\n"
         "print(recorder.num_dropped)\n"
     )
-    command = [sys.executable, "-c", program, str(tmp_path), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", program, str(tmp_path), str(ROOT / "tests")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr

@@ -43,7 +43,7 @@ class Telemetry:
     Production at a step is the latest attempt in which any rank recorded it: one attempt for all ranks, so
     that a rank whose newest segment is torn is absent there, not compared with an abandoned attempt.
     `logs` are the sources that other people's code wrote; the segments of such a run hold metrics only, and
-    `notes` say which sources were left out and how steps were numbered.
+    `notes` say which sources were left out, how steps were numbered, and what our recorders themselves left out.
     """
 
     segments: tuple[Segment, ...]

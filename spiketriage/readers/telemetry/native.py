@@ -14,7 +14,7 @@ from typing import Any
 
 from spiketriage.errors import CorruptFileError
 from spiketriage.readers.json_file import is_count, read_bytes
-from spiketriage.records import Identity, Link, LoadRecord, Segment, StepRecord
+from spiketriage.records import Identity, Link, LoadRecord, Notice, Segment, StepRecord
 from spiketriage.wire import telemetry as wire
 
 NAME = "native"
@@ -31,6 +31,7 @@ class _Content:
     layouts: dict[int, tuple[Link, ...]] = field(default_factory=dict)
     loads: list[LoadRecord] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -75,6 +76,8 @@ def read_segment(path: Path) -> Segment:
         steps=tuple(content.steps),
         torn_bytes=len(data) - end,
         problem=f"{path.name}: {'; '.join(content.problems)}" if content.problems else "",
+        notices=tuple(content.notices),
+        num_dropped=_num_dropped(content),
     )
 
 
@@ -125,6 +128,8 @@ def _take(content: _Content, frame: wire.Frame) -> None:
         content.steps.append(step_from_json(_object(record), digests, attempt=content.attempt, rank=content.rank))
     elif frame.kind == wire.LOAD:
         content.loads.append(_load(content, _object(json.loads(frame.payload))))
+    elif frame.kind == wire.NOTICE:
+        content.notices.append(_notice(_object(json.loads(frame.payload))))
     else:
         raise ValueError(f"unknown kind {frame.kind}")
 
@@ -149,7 +154,31 @@ def step_from_json(record: Mapping[str, Any], digests: Mapping[Link, bytes], *, 
             for name, values in _object(record["series"]).items()
         },
         wall_time_s=wire.number(record["wall_time_s"]),
+        rng=str(record.get("rng", "")),
+        cursor=record.get("cursor"),
+        num_dropped=_count(record.get("num_dropped", 0)),
     )
+
+
+def _notice(record: Mapping[str, Any]) -> Notice:
+    return Notice(
+        kind=str(record["kind"]),
+        step=None if record["step"] is None else _step(record),
+        text=str(record["text"]),
+        data=_object(record["data"]),
+        wall_time_s=wire.number(record["wall_time_s"]),
+    )
+
+
+def _num_dropped(content: _Content) -> int:
+    """Records that the writer lost, by the last word that it got through; the counter only grows."""
+    told = [notice.data.get("num_dropped") for notice in content.notices if notice.kind == "dropped"]
+    counts = [int(count) for count in told if is_count(count)]
+    return max([*counts, *(step.num_dropped for step in content.steps)], default=0)
+
+
+def _count(value: object) -> int:
+    return value if is_count(value) else 0
 
 
 def _load(content: _Content, record: Mapping[str, Any]) -> LoadRecord:

@@ -5,6 +5,7 @@ This module never judges a value; a source that cannot be read becomes a problem
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -17,6 +18,8 @@ from spiketriage.readers.telemetry.lineage import Telemetry
 from spiketriage.readers.telemetry.names import DEFAULT, Names
 from spiketriage.readers.telemetry.points import FROM_ZERO
 from spiketriage.records import Segment
+
+TELLING = ("off", "thinning", "in-flight", "fp8-fallback", "anomaly")  # kinds of notices that a person should see
 
 if TYPE_CHECKING:  # the table of formats imports every one of them, which our own segments do not need
     from spiketriage.readers.telemetry.formats import LogFormat
@@ -48,7 +51,22 @@ def _native(folder: Path, paths: list[Path]) -> Telemetry:
         raise EvidenceError(f"{folder}: no telemetry segment can be read: {'; '.join(problems)}")
     problems += [segment.problem for segment in segments if segment.problem]
     ordered = sorted(segments, key=lambda segment: (segment.attempt, segment.rank))
-    return Telemetry(segments=tuple(ordered), problems=tuple(problems))
+    return Telemetry(segments=tuple(ordered), problems=tuple(problems), notes=tuple(_notes(ordered)))
+
+
+def _notes(segments: list[Segment]) -> Iterator[str]:
+    """What the recorders themselves say they left out; the same words of many ranks once."""
+    for segment in segments:
+        if segment.num_dropped:
+            yield f"{segment.path.name}: {segment.num_dropped} records were dropped while the run went on"
+    ranks: dict[str, list[int]] = {}
+    for segment in segments:
+        for notice in segment.notices:
+            if notice.kind in TELLING:
+                ranks.setdefault(notice.text, []).append(segment.rank)
+    for text, told in ranks.items():
+        others = f" and {len(told) - 1} more" if len(told) > 1 else ""
+        yield f"rank {told[0]}{others}: {text}"
 
 
 def find_logs(folder: Path, names: Names) -> tuple[Claim, ...]:

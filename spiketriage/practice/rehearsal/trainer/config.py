@@ -7,6 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from spiketriage.errors import UsageError
+
+# Stabilizers that this trainer can turn on beside those that it always has (clip, schedule, fp32 accumulation).
+DEFENSES = ("z-loss", "softcap", "qk-norm", "loss-scale")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
@@ -30,10 +35,18 @@ class Config:
     weight_decay: float = 0.1
     clip: float = 1.0
     save_every: int = 20
+    defenses: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if unknown := sorted({*self.defenses} - {*DEFENSES}):
+            raise UsageError(f"defenses {unknown} do not exist here; there are {list(DEFENSES)}")
 
     def hparams(self) -> dict[str, Any]:
-        """Every setting by name."""
-        return asdict(self)
+        """Every setting by name; `defenses` only where there are any."""
+        settings = asdict(self)
+        if not settings.pop("defenses"):
+            return settings
+        return {**settings, "defenses": list(self.defenses)}
 
     def schedule(self) -> dict[str, Any]:
         """The learning-rate schedule in the words of a generation's manifest."""
@@ -48,4 +61,5 @@ class Config:
 
 def read_config(path: Path) -> Config:
     """Settings from `config.json`."""
-    return Config(**json.loads(path.read_text(encoding="utf-8")))
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    return Config(**{**settings, "defenses": tuple(settings.get("defenses", ()))})

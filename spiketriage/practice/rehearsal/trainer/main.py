@@ -27,7 +27,8 @@ def main() -> None:
     rank = int(os.environ["RANK"])
     code = Path(__file__).resolve().parent
     trainer = factory(Context(run=run, code=code, rank=rank, world_size=int(os.environ["WORLD_SIZE"]), device="cpu"))
-    with Recorder(run / "telemetry", rank=rank, identity=trainer.environment()) as recorder:
+    # Steps of a tenth of a second cannot pay for every digest out of 1 %; a practice run records everything.
+    with Recorder(run / "telemetry", rank=rank, identity=trainer.environment(), budget_share=None) as recorder:
         generation = newest_complete(run / "checkpoints")
         if generation is not None:
             loaded = trainer.load(generation, "deployed")

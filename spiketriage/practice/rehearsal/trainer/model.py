@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from spiketriage.train.stabilizers.qk_norm import QKNorm
+from spiketriage.train.stabilizers.softcap import capped_attention
 
 from .config import Config
 from .precision import rounded
 
 EOS, PAD = 256, 257
 VOCABULARY = 258
+ATTENTION_CAP = 50.0
 
 
 @dataclass(slots=True)
@@ -53,9 +58,13 @@ def fused_attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, mask_B1TT: T
     return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=mask_B1TT)
 
 
-def math_attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, mask_B1TT: Tensor) -> Tensor:
-    """Attention written out, as the reference for the fused kernel."""
+def math_attention(
+    q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, mask_B1TT: Tensor, cap: float | None = None
+) -> Tensor:
+    """Attention written out, as the reference for the fused kernel and for the capped one."""
     logits_BHTT = q_BHTK @ k_BHTK.transpose(-1, -2) / math.sqrt(q_BHTK.shape[-1])
+    if cap is not None:
+        logits_BHTT = (logits_BHTT / cap).tanh() * cap
     return logits_BHTT.masked_fill(~mask_B1TT, float("-inf")).softmax(-1) @ v_BHTK
 
 
@@ -72,6 +81,8 @@ class Block(nn.Module):
         self.out = nn.Linear(width, width, bias=False)
         self.up = nn.Linear(width, 4 * width, bias=False)
         self.down = nn.Linear(4 * width, width, bias=False)
+        self.qk_norm = QKNorm(width // config.num_heads) if "qk-norm" in config.defenses else None
+        self.capped = "softcap" in config.defenses
 
     def forward(self, x_BTD: Tensor, mask_B1TT: Tensor, how: Pass, trace: Trace) -> Tensor:
         """The residual stream after this block."""
@@ -83,10 +94,14 @@ class Block(nn.Module):
         B, T, D = x_BTD.shape
         qkv = rounded(self.qkv(x_BTD), f"{self.place}.qkv", how.precision)
         q_BHTK, k_BHTK, v_BHTK = qkv.view(B, T, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        if self.qk_norm is not None:
+            q_BHTK, k_BHTK = self.qk_norm(q_BHTK, k_BHTK)
         with torch.no_grad():
             logits_BHTT = q_BHTK @ k_BHTK.transpose(-1, -2) / math.sqrt(q_BHTK.shape[-1])
             trace.logit_max.append(float(logits_BHTT.masked_fill(~mask_B1TT, float("-inf")).max()))
         attend = math_attention if how.kernel == "math" else fused_attention
+        if self.capped:
+            attend = partial(math_attention if how.kernel == "math" else capped_attention, cap=ATTENTION_CAP)
         mixed_BTD = attend(q_BHTK, k_BHTK, v_BHTK, mask_B1TT).transpose(1, 2).reshape(B, T, D)
         return rounded(self.out(mixed_BTD), f"{self.place}.out", how.precision)
 

@@ -5,6 +5,7 @@ Shapes: M rows, T positions, V vocabulary, N flattened parameters. It never deci
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +21,11 @@ from spiketriage.records import Identity, Link
 from spiketriage.train.checkpoint import Provenance, RankState, digest_state, load_verified, save
 from spiketriage.train.harness import Context, Loaded, Overrides
 from spiketriage.train.identity import identify
-from spiketriage.train.recorder import Recorder, StepRecorder
+from spiketriage.train.recorder import Recorder
+from spiketriage.train.stabilizers import loss_scale as dynamic
+from spiketriage.train.stabilizers.cross_entropy import IGNORE, cross_entropy_sum
+from spiketriage.train.stabilizers.softcap import cap_logits
+from spiketriage.train.step_recorder import StepRecorder
 
 from .config import Config, read_config
 from .data import Batch, Micro, Raw, Reader, Sampler, build
@@ -30,6 +35,9 @@ from .restore import restore
 from .schedule import learning_rate
 
 DEPLOYED = Pass(precision="bf16", kernel="fused")
+Z_COEFFICIENT = 1e-4
+LOGIT_CAP = 30.0
+SCALE_RULE = dynamic.ScaleRule(interval=50)
 
 
 class Trainer:
@@ -54,6 +62,7 @@ class Trainer:
         self.loaded_step = 0
         self.last_step = 0
         self.num_tokens = 0
+        self.scale = dynamic.ScaleState(scale=1024.0) if "loss-scale" in config.defenses else None
 
     def environment(self) -> Identity:
         """Identity of this process."""
@@ -66,6 +75,7 @@ class Trainer:
             precision=DEPLOYED.precision,
             kernel=DEPLOYED.kernel,
             hparams=self.config.hparams(),
+            dataset=self.index,
         )
 
     def capabilities(self) -> frozenset[str]:
@@ -88,6 +98,8 @@ class Trainer:
         self.scheduler_base = int(state.scheduler["last_step"])
         self.loaded_step = self.last_step = step
         self.num_tokens = state.num_tokens
+        if self.scale is not None:
+            self.scale = dynamic.from_json(state.scheduler["loss_scale"])
         return Loaded(generation=generation.name, step=step, digests=digest_state(self.state()))
 
     def state(self) -> RankState:
@@ -100,11 +112,16 @@ class Trainer:
         return RankState(
             params={name: parameter.detach() for name, parameter in self.params.items()},
             optimizer=moments,
-            scheduler={"last_step": self.scheduler_step(self.last_step)},
+            scheduler=self._scheduler(),
             rng=bytes(torch.get_rng_state().tolist()).hex(),
             cursor=dict(self.sampler.cursor),
             num_tokens=self.num_tokens,
         )
+
+    def _scheduler(self) -> dict[str, Any]:
+        """The scheduler's counter, and the state of the loss scale when there is one."""
+        scaler = {} if self.scale is None else {"loss_scale": self.scale.to_json()}
+        return {"last_step": self.scheduler_step(self.last_step), **scaler}
 
     def save(self, checkpoints: Path) -> Path:
         """Write the generation of the last step; collective."""
@@ -172,7 +189,7 @@ class Trainer:
         num_valid = torch.tensor(float(sum(int(micro.valid_MT.sum()) for micro in batch.micros)))
         totals = torch.stack([num_valid, torch.zeros(())])
         dist.all_reduce(totals[:1])
-        scale = loss_scale(step, how.precision)
+        scale = loss_scale(step, how.precision) * (1.0 if self.scale is None else self.scale.scale)
         loss_sum = torch.zeros(())
         for number, micro in enumerate(batch.micros):
             loss_sum = loss_sum + self._micro_pass(micro, number, how, scale / float(totals[0]), record)
@@ -214,9 +231,14 @@ class Trainer:
         """Forward and backward of one microbatch; returns its loss sum, detached."""
         trace = Trace()
         logits_MTV = self.model(micro.inputs_MT, micro.mask_M1TT, how, trace)
+        if "softcap" in self.config.defenses:
+            logits_MTV = cap_logits(logits_MTV, LOGIT_CAP)
         losses_MT = F.cross_entropy(logits_MTV.transpose(1, 2), micro.labels_MT, reduction="none") * micro.valid_MT
-        loss_sum = losses_MT.sum()
-        torch.autograd.backward(loss_sum * factor)
+        loss_sum = objective = losses_MT.sum()
+        if "z-loss" in self.config.defenses:
+            labels_MT = micro.labels_MT.masked_fill(~micro.valid_MT, IGNORE)
+            objective = cross_entropy_sum(logits_MTV, labels_MT, z_coefficient=Z_COEFFICIENT).objective_sum
+        torch.autograd.backward(objective * factor)
         record.tensors("activations", {f"{name}#{number}": value for name, value in trace.activations.items()})
         record.series("activations/rms", trace.rms)
         record.series("attention/logit_max", trace.logit_max)
@@ -233,7 +255,14 @@ class Trainer:
             parameter.grad = gradients[name] * coefficient
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self.optimizer.step()
+        if self.scale is None:
+            self.optimizer.step()
+        else:
+            # The norm is of the reduced gradient and so equal on all ranks: nonfinite on one is nonfinite on each.
+            finite = math.isfinite(norm)
+            if finite:
+                self.optimizer.step()
+            self.scale = dynamic.after(self.scale, finite=finite, rule=SCALE_RULE)
         record.tensors("optimizer", {f"{n}/{k}": v for n, p in self.params.items() for k, v in self._moments(p)})
         record.tensors("params_after", self.params)
         record.log(self._applied(lr, coefficient, before, step))
@@ -246,10 +275,11 @@ class Trainer:
         """Metrics of the update, read off the optimizer itself."""
         group = self.optimizer.param_groups[0]
         change = torch.stack([(p.detach() - before[n]).pow(2).sum() for n, p in self.params.items()])
+        beta2 = group["betas"][1]
         ratio = torch.stack(
             [
-                (p.grad.pow(2) / (self.optimizer.state[p]["exp_avg_sq"] + 1e-30)).mean().sqrt()
-                for p in self.params.values()
+                ((1 - beta2 ** entry["step"]) * (p.grad.pow(2) / (entry["exp_avg_sq"] + 1e-30)).mean()).sqrt()
+                for p, entry in self.optimizer.state.items()
                 if p.grad is not None
             ]
         )

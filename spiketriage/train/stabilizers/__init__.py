@@ -1,0 +1,53 @@
+"""Stabilizers: one small file each, to be lifted into anybody's model; `STABILIZERS` lists them in bring-up order.
+
+This page never imports torch, so that the desk can list the members; their words are read from their files.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+# Bring-up order: first what the loss and its gradient mean, then what the step does with them, then what only
+# large, sparse or low-precision models need.
+ORDER: tuple[str, ...] = (
+    "cross_entropy",
+    "accumulation",
+    "init",
+    "mup",
+    "schedules",
+    "clip",
+    "loss_scale",
+    "qk_norm",
+    "softcap",
+    "moe",
+    "fp8",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stabilizer:
+    """One member as its file describes it: `module` is the file's stem, the rest are its constants."""
+
+    module: str
+    name: str
+    removes: str
+    cost: str
+    when: str
+
+
+def described(module: str) -> Stabilizer:
+    """The constants `NAME`, `REMOVES`, `COST` and `WHEN` of a member's file, read without importing it."""
+    tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8"))
+    told = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in _WORDS
+    }
+    return Stabilizer(module=module, **{word.lower(): told[word] for word in _WORDS})
+
+
+_WORDS = ("NAME", "REMOVES", "COST", "WHEN")
+
+STABILIZERS: tuple[Stabilizer, ...] = tuple(described(module) for module in ORDER)

@@ -1,0 +1,1 @@
+"""The detection benchmark: traces, planted events, peers, and what is measured."""
