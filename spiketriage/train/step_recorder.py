@@ -114,7 +114,7 @@ class StepRecorder:
         """Digest and finiteness of one tensor of `stage`, whatever the digest period."""
         with self.clock:
             self.last_stage = stage
-            self._tensor(stage, local_key(key, value), local_part(value))
+            self._tensors(stage, [(local_key(key, value), local_part(value))], is_finiteness_known=False)
 
     def tensors(self, stage: str, values: Mapping[str, Tensor], *, norms_P: Tensor | None = None) -> None:
         """Digest and finiteness of every named tensor of `stage`; of a DTensor, its local shard.
@@ -128,9 +128,8 @@ class StepRecorder:
             # After step k the tensors are digested that step k + 1 digests before: continuity can then be checked.
             turn = self.step + (stage == "params_after")
             items = list(values.items())
-            for name, value in items[-turn % period :: period]:
-                key = local_key(name, value)
-                self._tensor(stage, key, local_part(value), is_finiteness_known=norms_P is not None)
+            parts = [(local_key(name, one), local_part(one)) for name, one in items[-turn % period :: period]]
+            self._tensors(stage, parts, is_finiteness_known=norms_P is not None)
             self.last_stage = stage
             if norms_P is not None:
                 names = [local_key(name, value) for name, value in items]
@@ -180,24 +179,28 @@ class StepRecorder:
         self.links[link] = digest
         self.last_stage = link.stage
 
-    def _tensor(self, stage: str, key: str, value: Tensor, *, is_finiteness_known: bool = False) -> None:
-        link = Link(stage, key)
-        if value.device.type == "cpu":
-            if is_finiteness_known:
+    def _tensors(self, stage: str, parts: Sequence[tuple[str, Tensor]], *, is_finiteness_known: bool) -> None:
+        """Digest this rank's pieces: on the host at once, on an accelerator as part of the step's copy."""
+        for key, value in parts:
+            link = Link(stage, key)
+            if value.device.type != "cpu":
+                self._fingerprint(link, value, is_finiteness_known=is_finiteness_known)
+            elif is_finiteness_known:
                 self.links[link] = digest_only(value)
-                return
-            taken = digest(value)
-            self.links[link] = taken.digest
-            if not taken.finite:
-                self.nonfinite.append(link)
-            return
+            else:
+                taken = digest(value)
+                self.links[link] = taken.digest
+                if not taken.finite:
+                    self.nonfinite.append(link)
+
+    def _fingerprint(self, link: Link, value: Tensor, *, is_finiteness_known: bool) -> None:
         self.links[link] = bytes(16)  # its place in the chain; the numbers come with the copy
         bits = fingerprint(value).view(torch.float64)  # not one of them is looked at as a float on its way
         self.defer(bits, lambda halves: self.links.__setitem__(link, _raw(halves)))
         if not is_finiteness_known and (value.is_floating_point() or value.is_complex()) and value.numel():
             parts = torch.view_as_real(value) if value.is_complex() else value
             ends = torch.stack(torch.aminmax(parts.float() if parts.dtype.itemsize == 1 else parts))
-            self.defer(ends, lambda both: self._judge(stage, [key], [sum(0.0 * end for end in both)]))
+            self.defer(ends, lambda both: self._judge(link.stage, [link.key], [sum(0.0 * end for end in both)]))
 
     def _judge(self, stage: str, names: Iterable[str], norms: Iterable[float]) -> None:
         """Mark the tensors whose number is not finite; runs in the writing thread."""
