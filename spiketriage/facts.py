@@ -142,8 +142,9 @@ class TensorStats:
     """What one pass over a tensor's elements counted; `first_nonfinite` is its index, in the file `nonfinite_path`.
 
     `absmax` is over finite elements; `l2` is NaN or infinite if an element is. `num_saturated` counts the largest
-    finite FP8 value, which is what an overflow becomes in E4M3. `num_negative` leaves -0.0 out. `zero_chunk_path` is
-    the file of a chunk that is all zeros in a tensor that is not. What a quick scan does not measure is None.
+    finite FP8 value, which is what an overflow becomes in E4M3. `num_negative` is counted for
+    second moments only and leaves -0.0 out. `zero_chunk_path` is the file of a chunk that is all zeros in a tensor that
+    is not. What a quick scan does not measure is None.
     """
 
     dtype: str

@@ -36,7 +36,7 @@ def _shared(folder: Path, name: str, fault: str, seed: int) -> Rehearsed:
     """The run of that name, made under a lock, so that no other worker makes it again."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
-    run, told = folder / name / "run", folder / name / "told.pickle"
+    run, told = folder / name / "run", folder / f"{name}.pickle"
     with (folder / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not told.exists():

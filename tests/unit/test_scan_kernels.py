@@ -107,6 +107,11 @@ def test_the_norm_neither_overflows_nor_vanishes_in_float32(scale: float) -> Non
     assert found.num_nan == found.num_positive_inf == 0
 
 
+def test_a_signalling_nan_is_a_nan_like_any_other() -> None:
+    for dtype, data in (("BF16", bytes([0x80, 0x7F, 0x81, 0x7F, 0x01, 0x7F])), ("F32", bytes([1, 0, 0x80, 0x7F]))):
+        assert math.isnan(tally(memoryview(data), dtype, first_element=0, is_full=True).squares)
+
+
 def test_integers_are_not_scanned() -> None:
     assert [dtype for dtype in ("I64", "U8", "BOOL", "I32") if is_scannable(dtype)] == []
 

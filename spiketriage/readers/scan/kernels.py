@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,8 +71,11 @@ def item_bytes(dtype: str) -> int:
     return np.dtype(FLOATS[dtype].unsigned).itemsize if dtype in FLOATS else 1
 
 
-def tally(data: memoryview, dtype: str, *, first_element: int, is_full: bool) -> Tally:
-    """Counts over whole words of `dtype` in `data`; the first of them is word `first_element` of its tensor."""
+def tally(data: memoryview, dtype: str, *, first_element: int, is_full: bool, counts_negatives: bool = True) -> Tally:
+    """Counts over whole words of `dtype` in `data`; the first of them is word `first_element` of its tensor.
+
+    Negatives are half of any weights, so counting them costs a pass that only sums of squares are worth.
+    """
     if dtype == "F8_E8M0":
         return _exponents(np.frombuffer(data, dtype="u1"), first_element)
     bits = FLOATS[dtype]
@@ -88,7 +92,10 @@ def tally(data: memoryview, dtype: str, *, first_element: int, is_full: bool) ->
     if found.largest_bits >= bits.infinity:
         _count_nonfinite(found, words, bits, first_element)
     if is_full:
-        _count_rest(found, words, signed, bits, dtype, has_negative=has_negative)
+        num_negative_zeros = _negative_zeros(words, signed, bits) if has_negative else 0
+        if has_negative and counts_negatives:
+            found.num_negative = _negatives(words, signed, bits, has_nan=found.num_nan > 0) - num_negative_zeros
+        _count_rest(found, words, bits, dtype, num_negative_zeros=num_negative_zeros)
     return found
 
 
@@ -131,29 +138,34 @@ def _count_nonfinite(found: Tally, words: Words, bits: FloatBits, first_element:
     found.largest_bits = int(finite.max()) if finite.size else 0
 
 
-def _count_rest(found: Tally, words: Words, signed: Words, bits: FloatBits, dtype: str, *, has_negative: bool) -> None:
-    num_negative_zeros = 0
-    if has_negative:
-        # Read signed, -0.0 is the smallest of all words, so one look tells whether there is any to count.
-        if int(signed.min()) == -bits.sign:
-            num_negative_zeros = int(np.count_nonzero(words == bits.sign))
-        found.num_negative = int(np.count_nonzero(signed < 0)) - num_negative_zeros
-        if found.num_nan:  # the NaN that 0 * inf makes has its sign bit set, and is not negative
-            found.num_negative -= int(np.count_nonzero(words > (bits.infinity | bits.sign) - (not bits.has_infinity)))
+def _negative_zeros(words: Words, signed: Words, bits: FloatBits) -> int:
+    # Read signed, -0.0 is the smallest of all words, so one look tells whether there is any to count.
+    return int(np.count_nonzero(words == bits.sign)) if int(signed.min()) == -bits.sign else 0
+
+
+def _negatives(words: Words, signed: Words, bits: FloatBits, *, has_nan: bool) -> int:
+    """Words with a sign, -0.0 among them; the NaN that 0 * inf makes has its sign bit set, and is not negative."""
+    found = int(np.count_nonzero(signed < 0))
+    if has_nan:
+        found -= int(np.count_nonzero(words > (bits.infinity | bits.sign) - (not bits.has_infinity)))
+    return found
+
+
+def _count_rest(found: Tally, words: Words, bits: FloatBits, dtype: str, *, num_negative_zeros: int) -> None:
     found.num_zeros = words.size - int(np.count_nonzero(words)) + num_negative_zeros
     if words.itemsize == 1 and found.largest_bits == bits.largest:
         found.num_saturated = int(np.count_nonzero((words & bits.magnitude) == bits.largest))
     found.squares = _squares(words, dtype, value_of(dtype, found.largest_bits))
 
 
-@np.errstate(invalid="ignore", over="ignore")  # a signalling NaN is counted, it need not be warned of as well
 def _squares(words: Words, dtype: str, absmax: float) -> float:
     """Sum of squares; NaN or infinite if an element is."""
-    if absmax != 0 and not _SAFE_SMALLEST < absmax < _SAFE_LARGEST:
-        return sum(float(np.dot(part, part)) for part in _as(words, dtype, np.float64))
-    if dtype == "BF16":
-        return _squares_of_pairs(words)
-    return sum(float(np.dot(part, part)) for part in _as(words, dtype, np.float32))
+    with np.errstate(all="ignore"):  # a signalling NaN is a NaN like any other
+        if absmax != 0 and not _SAFE_SMALLEST < absmax < _SAFE_LARGEST:
+            return sum(float(np.dot(part, part)) for part in _as(words, dtype, np.float64))
+        if dtype == "BF16":
+            return _squares_of_pairs(words)
+        return sum(float(np.dot(part, part)) for part in _as(words, dtype, np.float32))
 
 
 def _squares_of_pairs(words: Words) -> float:
@@ -179,12 +191,11 @@ def _scratch() -> Words:
     return scratch
 
 
-def _as(words: Words, dtype: str, wanted: type[np.floating[Any]]) -> Any:
+def _as(words: Words, dtype: str, wanted: type[np.floating[Any]]) -> Iterator[Words]:
     """The elements as floats of the wanted width, in parts that fit the cache."""
-    with np.errstate(all="ignore"):
-        for start in range(0, words.size, _SCRATCH_WORDS):
-            part = words[start : start + _SCRATCH_WORDS]
-            yield _floats(part, dtype).astype(wanted, copy=False) if dtype not in ("F64", "C128") else part.view("<f8")
+    for start in range(0, words.size, _SCRATCH_WORDS):
+        part = words[start : start + _SCRATCH_WORDS]
+        yield part.view("<f8") if dtype in ("F64", "C128") else _floats(part, dtype).astype(wanted, copy=False)
 
 
 def _floats(words: Words, dtype: str) -> Words:

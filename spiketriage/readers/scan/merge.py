@@ -18,6 +18,7 @@ from spiketriage.facts import CheckpointFacts, Chunk, Damage, FileDigest, Tensor
 from spiketriage.readers.scan.crc import combine
 from spiketriage.readers.scan.floats import FLOATS
 from spiketriage.readers.scan.kernels import Tally, value_of
+from spiketriage.readers.scan.oddities import is_second_moment
 from spiketriage.readers.scan.piece import PieceFacts
 from spiketriage.readers.scan.work import Work
 
@@ -127,7 +128,7 @@ def _told(
         absmax=value_of(tensor.dtype, found.largest_bits),
         l2=float(np.sqrt(found.squares)) if is_full and has_signs else None,
         num_zeros=found.num_zeros if is_full and has_signs else None,
-        num_negative=found.num_negative if is_full and has_signs else None,
+        num_negative=found.num_negative if is_full and has_signs and is_second_moment(tensor.name) else None,
         num_saturated=found.num_saturated if is_full and is_fp8 else None,
         zero_chunk_path=zero_chunk_path,
     )

@@ -17,6 +17,11 @@ SATURATED_SHARE = 0.01
 SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg")  # sums of squares, in torch.optim's names
 
 
+def is_second_moment(name: str) -> bool:
+    """Whether a tensor of this name holds running means of squares, which cannot be negative."""
+    return name.rpartition(".")[2] in SECOND_MOMENTS
+
+
 def oddities(tensors: Iterable[TensorFacts], measured: Measurement) -> Iterator[str]:
     """One sentence for each thing in each tensor that no healthy state has."""
     for tensor in tensors:
@@ -55,8 +60,7 @@ def _of_state(tensors: Iterable[TensorFacts], measured: Measurement) -> Iterator
 
 
 def _impossible(tensor: TensorFacts, stats: TensorStats) -> Iterator[str]:
-    last = tensor.name.rpartition(".")[2]
-    if stats.num_negative and last in SECOND_MOMENTS:
+    if stats.num_negative and is_second_moment(tensor.name):
         yield f"{stats.num_negative} of {stats.num_elements} sums of squares are negative, which is impossible"
     if tensor.role == "parameter" and stats.absmax > ABSURD_PARAMETER:
         yield f"holds {stats.absmax:.3g}, which no trained weight is"

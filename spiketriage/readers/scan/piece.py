@@ -29,6 +29,7 @@ class Span:
     start: int
     end: int
     dtype: str
+    counts_negatives: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,5 +218,11 @@ class _Counts:
 
     def _count(self, span: Span, start: int, data: memoryview) -> None:
         number = (start - span.start) // item_bytes(span.dtype)
-        found = tally(data, span.dtype, first_element=number, is_full=self._is_full)
+        found = tally(
+            data,
+            span.dtype,
+            first_element=number,
+            is_full=self._is_full,
+            counts_negatives=span.counts_negatives,
+        )
         self._tallies[self._next].add(found)

@@ -15,6 +15,7 @@ from spiketriage.errors import CorruptFileError
 from spiketriage.facts import CheckpointFacts, Chunk, Extent, TensorFacts
 from spiketriage.readers.checkpoints.torch_zip import data_record
 from spiketriage.readers.scan.kernels import is_scannable
+from spiketriage.readers.scan.oddities import is_second_moment
 from spiketriage.readers.scan.piece import Span, Vouched
 from spiketriage.readers.scan.plan import FilePlan
 
@@ -102,7 +103,8 @@ def _place(work: Work, file: FilePlan, owner: Owner, stream: BinaryIO) -> str:
             name = _called(owner)
             _vouch(work, Extent(path=owner.chunk.path, start=start, end=end, crc32=record.crc32, name=name))
     if is_scannable(owner.tensor.dtype) and start < end <= file.size_bytes:
-        file.spans.append(Span(key=len(work.owners), start=start, end=end, dtype=owner.tensor.dtype))
+        key, dtype, squares = len(work.owners), owner.tensor.dtype, is_second_moment(owner.tensor.name)
+        file.spans.append(Span(key=key, start=start, end=end, dtype=dtype, counts_negatives=squares))
         work.owners.append(owner)
     return ""
 
