@@ -49,7 +49,7 @@ def load_view(incident: Incident, settings: RunSettings) -> View:
         artifacts=dossier.artifacts,
         anchors=dossier.anchors,
         settings=settings,
-        dumps=rank_dumps(payload / layout.LOGS, dossier.artifacts),
+        dumps=rank_dumps(payload / layout.LOGS),
     )
 
 

@@ -49,6 +49,8 @@ def copy_name(settings: RunSettings, kind: str, source: Path) -> str | None:
     if kind == "code":
         return f"{CODE}/{_below(settings.code, source)}"
     if kind == "log":
+        if source in settings.logs and source.is_relative_to(settings.run):
+            return f"{LOGS}/{_below(settings.run, source)}"  # found one by one, in an order that changes with the run
         # Several log folders may hold files of the same name, so the folder's number tells them apart.
         for number, folder in enumerate(settings.logs):
             if source.is_relative_to(folder):

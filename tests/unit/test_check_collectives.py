@@ -74,14 +74,14 @@ def test_a_frozen_healthy_pair_has_nothing_against_it(tmp_path):
 
 def test_without_dumps_there_is_no_finding(tmp_path):
     shutil.copy(EVENTS / "dmesg.log", tmp_path)
-    assert rank_dumps(tmp_path, ()) == rank_dumps(tmp_path / "absent", ()) == ()
+    assert rank_dumps(tmp_path) == rank_dumps(tmp_path / "absent") == ()
     assert collectives.run(SyntheticRun().view()) == ()
 
 
 @pytest.mark.parametrize(("fixture", "told"), [("fr_healthy", "one rank only"), ("fr_desync", "rank 1: left no dump")])
 def test_one_rank_alone_proves_nothing(tmp_path, fixture, told):
     shutil.copy(EVENTS / fixture / "trace_rank_0", tmp_path)
-    view = replace(SyntheticRun().view(), dumps=rank_dumps(tmp_path, ()))
+    view = replace(SyntheticRun().view(), dumps=rank_dumps(tmp_path))
     (finding,) = collectives.run(view)
     assert finding.outcome == "not testable"
     assert told in finding.summary
