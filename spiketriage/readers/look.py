@@ -85,6 +85,29 @@ def look(path: Path) -> Look:
         raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
+def refuse_pointer(path: object, head: bytes) -> None:
+    """Refuse a Git-LFS pointer by the first bytes of the file.
+
+    Raises:
+        EvidenceError: it is one.
+    """
+    if head.startswith(LFS_HEAD):
+        raise EvidenceError(f"{path}: is a Git-LFS pointer: the file was never fetched", hint="git lfs pull")
+
+
+def look_at_file(path: Path) -> Look:
+    """Look at a file whose bytes are there.
+
+    Raises:
+        EvidenceError: it is missing, a folder or no regular file, cannot be read, or is a Git-LFS pointer.
+    """
+    seen = look(path)
+    if seen.is_folder:
+        raise EvidenceError(f"{path}: is a folder, expected a file")
+    refuse_pointer(path, seen.head)
+    return seen
+
+
 def best(formats: Iterable[F], seen: Look) -> tuple[F, float] | None:
     """The format that is surest of `seen`, with its confidence; the earlier one wins a tie."""
     claimed = [(one, one.claims(seen)) for one in formats]

@@ -25,7 +25,7 @@ from spiketriage.readers.settings import read_settings
 from spiketriage.records import Artifact, RunSettings
 from spiketriage.runbook import layout
 from spiketriage.runbook.collectors import COLLECTORS, Item
-from spiketriage.runbook.measured import measured, to_json
+from spiketriage.runbook.measured import to_json
 
 GENERATIONS = "generations"  # not a copy but a measurement: digest and finiteness of candidate generations
 NUM_CANDIDATES = 2
@@ -192,7 +192,7 @@ def measure(settings: RunSettings, onset: int | None) -> None:
         if verify:
             facts = read_generation(settings.checkpoints, generation.name, verify=True)
             num_sound += facts.complete and not facts.problems and not facts.nonfinite
-        tell(generation=facts.name, measured=to_json(measured(facts, verified=verify)))
+        tell(generation=facts.name, measured=to_json(facts))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.sources import read_telemetry
 from spiketriage.records import NATIVE, DataIndex, Dossier, GenerationFacts, Manifest, RunSettings
 from spiketriage.runbook import layout
-from spiketriage.runbook.measured import Measured, from_json, to_json
+from spiketriage.runbook.measured import from_json, to_json
 from spiketriage.runbook.rank_dumps import rank_dumps
 
 GENERATION_FACT = "generation/"
@@ -102,23 +102,12 @@ def frozen_generations(dossier: Dossier, incident_folder: Path, settings: RunSet
     return tuple(sorted(found, key=lambda one: (-1 if one.step is None else one.step, one.name)))
 
 
-def generation_facts(measured: Measured, incident_folder: Path, settings: RunSettings) -> GenerationFacts:
-    """What was measured, together with the frozen manifest."""
-    return GenerationFacts(
-        name=measured.name,
+def generation_facts(measured: GenerationFacts, incident_folder: Path, settings: RunSettings) -> GenerationFacts:
+    """What was measured, at its place and together with the frozen manifest."""
+    return replace(
+        measured,
         path=generation_path(incident_folder, settings, measured.name),
-        step=measured.step,
         manifest=frozen_manifest(incident_folder, measured.name) if measured.layout == NATIVE else None,
-        complete=measured.complete,
-        file_digests=measured.file_digests,
-        nonfinite=measured.nonfinite,
-        problems=measured.problems,
-        layout=measured.layout,
-        stated_steps=measured.stated_steps,
-        world_size=measured.world_size,
-        interrupted=measured.interrupted,
-        odd=measured.odd,
-        notes=measured.notes,
     )
 
 
@@ -138,12 +127,12 @@ def frozen_manifest(incident_folder: Path, generation: str) -> Manifest | None:
         return None
 
 
-def measured_to_fact(measured: Measured) -> Mapping[str, str]:
+def measured_to_fact(measured: GenerationFacts) -> Mapping[str, str]:
     """Key and value of the fact that keeps a measurement, as a mapping of one."""
     return {f"{GENERATION_FACT}{measured.name}": json.dumps(to_json(measured), sort_keys=True)}
 
 
-def measured_from_fact(key: str, value: str) -> Measured:
+def measured_from_fact(key: str, value: str) -> GenerationFacts:
     """The measurement that a fact keeps.
 
     Raises:

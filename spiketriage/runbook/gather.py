@@ -20,11 +20,10 @@ from typing import IO, Any
 
 import spiketriage
 from spiketriage.errors import PartialError
-from spiketriage.records import Artifact
-from spiketriage.runbook import measured
+from spiketriage.records import Artifact, GenerationFacts
 from spiketriage.runbook.collect import GENERATIONS, missing
 from spiketriage.runbook.collectors import COLLECTORS
-from spiketriage.runbook.measured import Measured
+from spiketriage.runbook.measured import from_json
 
 COPIERS = tuple(collector.name for collector in COLLECTORS)
 GENERATIONS_TIMEOUT_S = 1800.0  # a generation is told when all of its files have been read
@@ -37,7 +36,7 @@ class Gathered:
 
     artifacts: list[Artifact] = field(default_factory=list)
     sha256: dict[str, str] = field(default_factory=dict)
-    generations: list[Measured] = field(default_factory=list)
+    generations: list[GenerationFacts] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
 
 
@@ -144,7 +143,7 @@ def _take(line: Mapping[str, Any], gathered: Gathered, current: str) -> str:
         if "copy" in line:
             gathered.sha256[line["copy"]] = line["sha256"]
     elif "generation" in line:
-        gathered.generations.append(measured.from_json(line["generation"], line["measured"]))
+        gathered.generations.append(from_json(line["generation"], line["measured"]))
     elif "gap" in line:
         gathered.artifacts.append(missing(line["gap"], "collector", line["note"]))
     elif "full" in line:

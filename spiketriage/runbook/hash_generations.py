@@ -16,7 +16,6 @@ from spiketriage.readers.checkpoints.generations import read_generation, read_ge
 from spiketriage.readers.scan.spread import unmeasured_path
 from spiketriage.records import NATIVE, Dossier, Finding, GenerationFacts, RunSettings, Where
 from spiketriage.runbook import evidence, gaps, layout
-from spiketriage.runbook.measured import Measured, measured
 from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
 
 NAME = "generation-digests"
@@ -27,7 +26,7 @@ class Generations:
     """What was measured, and the finding; `differing` has a sentence for each file, as has `unmeasured`."""
 
     facts: tuple[GenerationFacts, ...]
-    measured: tuple[Measured, ...]
+    measured: tuple[GenerationFacts, ...]
     differing: tuple[str, ...]
     finding: Finding
     unmeasured: tuple[str, ...] = ()
@@ -90,7 +89,7 @@ def examine_generations(
     return Generations(
         facts=facts,
         measured=tuple(
-            measured(_against_the_freeze(one, frozen.get(one.name)), verified=True)
+            _against_the_freeze(one, frozen.get(one.name))
             for one in facts
             if not any(map(unmeasured_path, one.problems))
         ),

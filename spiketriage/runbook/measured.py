@@ -1,67 +1,32 @@
-"""What was measured of one generation, as the collecting child tells it and an incident's fact keeps it.
+"""A generation's facts as the collecting child tells them and an incident's fact keeps them.
 
-This module never reads a generation and never judges one.
+This module never reads a generation; where one lies, and its manifest, are told by the evidence around it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
-from spiketriage.records import NATIVE, GenerationFacts
+from spiketriage.records import GenerationFacts
+
+_NOT_KEPT = ("name", "path", "manifest")
+KEPT = tuple(field.name for field in fields(GenerationFacts) if field.name not in _NOT_KEPT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """The fields of `GenerationFacts` that need no path and no manifest; `verified` says that every byte was read."""
-
-    name: str
-    step: int | None
-    complete: bool
-    verified: bool
-    file_digests: Mapping[str, str]
-    nonfinite: tuple[str, ...]
-    problems: tuple[str, ...]
-    layout: str = NATIVE
-    stated_steps: Mapping[str, int] = field(default_factory=dict)
-    world_size: int | None = None
-    interrupted: str = ""
-    odd: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+def to_json(facts: GenerationFacts) -> dict[str, Any]:
+    """The JSON object of a generation's facts, without name, path and manifest."""
+    values = {name: getattr(facts, name) for name in KEPT}
+    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
 
-def measured(facts: GenerationFacts, *, verified: bool) -> Measured:
-    """The part of a generation's facts that is kept."""
-    return Measured(
-        name=facts.name,
-        step=facts.step,
-        complete=facts.complete,
-        verified=verified,
-        file_digests=dict(facts.file_digests),
-        nonfinite=facts.nonfinite,
-        problems=facts.problems,
-        layout=facts.layout,
-        stated_steps=dict(facts.stated_steps),
-        world_size=facts.world_size,
-        interrupted=facts.interrupted,
-        odd=facts.odd,
-        notes=facts.notes,
-    )
-
-
-def to_json(one: Measured) -> dict[str, Any]:
-    """The JSON object of a measurement, without its name."""
-    value = asdict(one)
-    del value["name"]
-    return value
-
-
-def from_json(name: str, value: Mapping[str, Any]) -> Measured:
-    """A measurement from its JSON object.
+def from_json(name: str, value: Mapping[str, Any]) -> GenerationFacts:
+    """The facts of the generation `name`; its path is its name until somebody places it.
 
     Raises:
         KeyError, TypeError: the object is not one.
     """
-    fields: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
-    return Measured(name=name, **fields)
+    kept: dict[str, Any] = {field: tuple(item) if isinstance(item := value[field], list) else item for field in KEPT}
+    return GenerationFacts(name=name, path=Path(name), manifest=None, **kept)

@@ -49,7 +49,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from spiketriage.detect import Alarm, Detector, Row
+from spiketriage.detect import Alarm, Detector, Row, Verdict
 from spiketriage.errors import EvidenceError, GuardStopError, SpiketriageError, UsageError
 from spiketriage.train.agree import Ballot, Outcome, Vote, union
 from spiketriage.train.guard_policy import ACTIONS, KINDS, Action, Kind, Policy, kind_of
@@ -195,15 +195,7 @@ class Guard:
             skipped=overflow,
         )
         verdict = self._detector.peek(row)
-        saw = verdict.is_nonfinite or bool(flag)
-        outcome = self._ballot.agree(
-            Vote(
-                step=step,
-                code=self._code(step, verdict.alarms, saw_nonfinite=saw),
-                saw_nonfinite=saw,
-                digest=vote_digest(self.accounts, self._patience),
-            )
-        )
+        outcome = self._vote(step, verdict, saw_nonfinite=verdict.is_nonfinite or bool(flag))
         began = min((one.step for one in self._late), default=step)
         self._recent.add(step, ids)
         decision = self._act(step, outcome, (*verdict.alarms, *self._late), began, is_taken=not overflow)
@@ -213,6 +205,11 @@ class Guard:
         if decision.action == "stop":
             raise GuardStopError(decision.sentence, hint="spiketriage triage")
         return decision
+
+    def _vote(self, step: int, verdict: Verdict, *, saw_nonfinite: bool) -> Outcome:
+        code = self._code(step, verdict.alarms, saw_nonfinite=saw_nonfinite)
+        digest = vote_digest(self.accounts, self._patience)
+        return self._ballot.agree(Vote(step=step, code=code, saw_nonfinite=saw_nonfinite, digest=digest))
 
     def finish(self, *, update_norm: Value = None, rms_t: Value = None) -> tuple[Alarm, ...]:
         """Tell what the update of the step just decided showed; optional, not collective, one host sync for tensors.

@@ -27,13 +27,17 @@ GOOD = {
 READERS = {source.NAME: source for source in SOURCES}
 
 
-def survives(source, path):
-    """Facts or an error of ours; anything else fails the test."""
+def answer(source, path):
+    """The facts of a file, or the sentence of an error of ours; any other error is not caught."""
     assert 0.0 <= source.claims(look(path)) <= 1.0
     try:
-        assert isinstance(source.read(path), EventFacts)
-    except EvidenceError:
-        return
+        return source.read(path)
+    except EvidenceError as error:
+        return error.message
+
+
+def is_told(found):
+    return isinstance(found, EventFacts) or bool(found)
 
 
 @pytest.mark.parametrize("name", sorted(GOOD))
@@ -47,7 +51,7 @@ def test_any_truncation_and_flip_gives_facts_or_a_sentence(tmp_path, name, data)
         torn[data.draw(st.integers(0, len(torn) - 1))] ^= data.draw(st.integers(1, 255))
     path = tmp_path / "evidence_0"
     path.write_bytes(torn)
-    survives(READERS[name], path)
+    assert is_told(answer(READERS[name], path))
 
 
 @pytest.mark.parametrize("name", sorted(READERS))
@@ -56,7 +60,7 @@ def test_any_truncation_and_flip_gives_facts_or_a_sentence(tmp_path, name, data)
 def test_a_reader_survives_what_is_not_its_own(tmp_path, name, content):
     path = tmp_path / "evidence_0"
     path.write_bytes(content)
-    survives(READERS[name], path)
+    assert is_told(answer(READERS[name], path))
 
 
 @pytest.mark.parametrize("name", sorted(READERS))
@@ -64,7 +68,7 @@ def test_garbage(tmp_path, name):
     path = tmp_path / "garbage_0"
     num_megabytes = 10 if name in ("job-log", "flight-recorder", "nvidia-smi") else 1  # job-log runs most of the others
     path.write_bytes(random.Random(3).randbytes(num_megabytes << 20))
-    survives(READERS[name], path)
+    assert is_told(answer(READERS[name], path))
 
 
 @pytest.mark.parametrize("name", sorted(READERS))

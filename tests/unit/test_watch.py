@@ -84,7 +84,9 @@ def test_bad_lines_are_counted_and_named_and_never_fatal(capsys: pytest.CaptureF
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers())),
 ).map(lambda record: json.dumps(record).encode())))  # fmt: skip
 def test_no_line_is_fatal(line: bytes) -> None:
-    watch.read([line, line], lambda alarm: None)
+    told: list[int] = []
+    code = watch.read([line, line], lambda alarm: told.append(alarm.step))
+    assert code == int(bool(told))
 
 
 def test_a_log_that_grows_is_followed_and_no_step_is_judged_twice(tmp_path: Path) -> None:

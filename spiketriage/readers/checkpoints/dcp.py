@@ -14,10 +14,10 @@ from spiketriage.errors import EvidenceError
 from spiketriage.facts import CheckpointFacts, Extent, FieldFacts, StatedStep, StoredFile, TensorFacts
 from spiketriage.readers.checkpoints import dcp_files, dcp_metadata, dcp_objects
 from spiketriage.readers.checkpoints.dcp_objects import Split, whole
-from spiketriage.readers.checkpoints.folder import refuse_pointer, some, stored_files
+from spiketriage.readers.checkpoints.folder import some, stored_files
 from spiketriage.readers.checkpoints.state_tree import Gathered
 from spiketriage.readers.json_file import read_bytes
-from spiketriage.readers.look import Look, look
+from spiketriage.readers.look import Look, look, refuse_pointer
 
 NAME = "dcp"
 TELLS = (

@@ -16,7 +16,7 @@ from spiketriage.errors import EvidenceError
 from spiketriage.facts import FieldFacts, FieldKind, StoredFile
 from spiketriage.readers.checkpoints.state_fields import scalars
 from spiketriage.readers.json_file import parse_object, read_bytes
-from spiketriage.readers.look import LFS_HEAD, MAX_NAMES
+from spiketriage.readers.look import MAX_NAMES, refuse_pointer
 
 _SHOWN = 3
 OWN_FOLDER = ".spiketriage"  # where a freeze keeps its incidents, which may be in the folder that it looks at
@@ -63,16 +63,6 @@ def _small_file(path: Path) -> bytes:
 def sentence(error: EvidenceError) -> str:
     """What is wrong, and what can be done about it."""
     return f"{error.message} ({error.hint})" if error.hint else error.message
-
-
-def refuse_pointer(path: Path, head: bytes) -> None:
-    """Refuse a file that begins with `head` if it is a Git-LFS pointer.
-
-    Raises:
-        EvidenceError: it is one.
-    """
-    if head.startswith(LFS_HEAD):
-        raise EvidenceError(f"{path}: is a Git-LFS pointer: the file was never fetched", hint="git lfs pull")
 
 
 def json_field(folder: Path, name: str, kind: FieldKind, problems: list[str]) -> FieldFacts | None:

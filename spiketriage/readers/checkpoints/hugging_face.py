@@ -14,7 +14,7 @@ from typing import Any
 from spiketriage.errors import EvidenceError
 from spiketriage.facts import CheckpointFacts, FieldKind, StatedStep, StoredFile, TensorFacts
 from spiketriage.readers.checkpoints import dcp, deepspeed_zero
-from spiketriage.readers.checkpoints.folder import json_field, refuse_pointer, sentence, some, stored_files
+from spiketriage.readers.checkpoints.folder import json_field, sentence, some, stored_files
 from spiketriage.readers.checkpoints.optimizer_order import Named
 from spiketriage.readers.checkpoints.safetensors_files import NO_CHECKSUM
 from spiketriage.readers.checkpoints.state_tree import (
@@ -31,7 +31,7 @@ from spiketriage.readers.checkpoints.torch_values import TensorRef
 from spiketriage.readers.checkpoints.torch_zip import read_torch_file
 from spiketriage.readers.checkpoints.weight_files import read_weights
 from spiketriage.readers.json_file import is_count
-from spiketriage.readers.look import Look, look
+from spiketriage.readers.look import Look, look, refuse_pointer
 from spiketriage.readers.pickles import attribute, key_text
 
 _SAFETENSORS = re.compile(r"(?:model|adapter_model|diffusion_pytorch_model)(?:[-_].*)?\.safetensors\Z")

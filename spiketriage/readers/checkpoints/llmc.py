@@ -15,7 +15,7 @@ from spiketriage.digests import of_bytes
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.facts import CheckpointFacts, Chunk, FieldFacts, Role, StatedStep, StoredFile, TensorFacts
 from spiketriage.readers.checkpoints.state_tree import Gathered
-from spiketriage.readers.look import LFS_HEAD, Look, look
+from spiketriage.readers.look import Look, look, refuse_pointer
 
 NAME = "llmc"
 TELLS = (
@@ -102,8 +102,7 @@ def _size(path: Path) -> int:
 
 def _header(path: Path, magic: int) -> tuple[bytes, tuple[int, ...]]:
     seen = look(path)
-    if seen.head.startswith(LFS_HEAD):
-        raise EvidenceError(f"{path}: is a Git-LFS pointer: the file was never fetched", hint="git lfs pull")
+    refuse_pointer(path, seen.head)
     if seen.is_folder or len(seen.head) < _HEADER.size:
         raise CorruptFileError(path, "header", expected=f"{_HEADER.size} bytes", seen=f"{len(seen.head)} bytes")
     data = seen.head[: _HEADER.size]

@@ -26,7 +26,7 @@ from spiketriage.readers.checkpoints.zip_records import (
     data_record,
     read_archive,
 )
-from spiketriage.readers.look import LFS_HEAD
+from spiketriage.readers.look import refuse_pointer
 
 __all__ = ["TensorRef", "TorchFile", "ZipRecord", "data_record", "extents", "read_torch_file"]
 
@@ -81,8 +81,7 @@ def _read(stream: BinaryIO, start: int, end: int, where: str) -> TorchFile:
     head = os.pread(stream.fileno(), min(_HEAD_BYTES, end - start), start)
     if not head:
         raise CorruptFileError(where, "size", expected="a torch.save file", seen="0 bytes")
-    if head.startswith(LFS_HEAD):
-        raise EvidenceError(f"{where}: is a Git-LFS pointer: the file was never fetched", hint="git lfs pull")
+    refuse_pointer(where, head)
     if head.startswith(LOCAL):
         try:
             archive = read_archive(stream, start, end, where=where)

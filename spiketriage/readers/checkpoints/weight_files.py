@@ -13,11 +13,11 @@ from pathlib import Path
 from spiketriage.errors import EvidenceError
 from spiketriage.facts import Chunk, TensorFacts
 from spiketriage.readers.checkpoints import safetensors_file
-from spiketriage.readers.checkpoints.folder import read_json, refuse_pointer, sentence, some
+from spiketriage.readers.checkpoints.folder import read_json, sentence, some
 from spiketriage.readers.checkpoints.state_tree import Gathered, Source, add_file, add_parameters
 from spiketriage.readers.checkpoints.torch_zip import read_torch_file
 from spiketriage.readers.json_file import is_inside
-from spiketriage.readers.look import look
+from spiketriage.readers.look import look, refuse_pointer
 
 _NUMBERED = re.compile(r"(.+)-(\d{5,9})-of-(\d{5,9})(\.\w+)\Z")
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.facts import Integers, StoredFile
-from spiketriage.readers.look import Look, look
+from spiketriage.readers.look import look, look_at_file
 
 T = TypeVar("T")
 BLOCK_BYTES = 1 << 20
@@ -43,20 +43,6 @@ class Placed:
 
     part: int
     number: int
-
-
-def regular(path: Path) -> Look:
-    """The first look at a file that has bytes of its own.
-
-    Raises:
-        EvidenceError: it is missing, unreadable, a folder, or a Git-LFS pointer.
-    """
-    seen = look(path)
-    if seen.is_folder:
-        raise EvidenceError(f"{path}: is a folder, expected a file")
-    if seen.is_lfs_pointer:
-        raise EvidenceError(f"{path}: is a Git-LFS pointer: the file was never fetched", hint="git lfs pull")
-    return seen
 
 
 def is_folder(path: Path) -> bool:
@@ -107,7 +93,7 @@ def read_range(path: Path, start: int, end: int, what: str) -> bytes:
         CorruptFileError: the file has no such bytes, or they are more than a document can be.
         EvidenceError: the file cannot be read.
     """
-    size_bytes = regular(path).size_bytes
+    size_bytes = look_at_file(path).size_bytes
     if not 0 <= start <= end <= size_bytes:
         raise CorruptFileError(path, what, expected=f"a place within {size_bytes} bytes", seen=f"{start} to {end}")
     if end - start > MAX_DOCUMENT_BYTES:

@@ -18,7 +18,7 @@ from spiketriage.readers.data import disk
 from spiketriage.readers.data.borders import Stream, borders
 from spiketriage.readers.data.npy_file import MAGIC as NPY_MAGIC
 from spiketriage.readers.data.npy_file import read_npy
-from spiketriage.readers.look import Look, look
+from spiketriage.readers.look import Look, look, look_at_file
 
 NAME = "flat-tokens"
 TELLS = "Every token in its place, a shard shorter or longer than its header says, and OLMo's instances of each step."
@@ -156,7 +156,7 @@ def instances_of_step(
     if step < 1 or global_batch < 1:
         raise RefusedError(f"step {step} with a global batch of {global_batch}: both start at 1")
     where = order if order is not None else _order_beside(path, epoch)
-    size_bytes = disk.regular(where).size_bytes
+    size_bytes = look_at_file(where).size_bytes
     stated = ORDER.fullmatch(where.name)
     if size_bytes % 4 or (stated and int(stated["size"]) * 4 != size_bytes):
         expected = f"4 bytes for each of {stated['size']} instances" if stated else "4 bytes an instance"
@@ -227,7 +227,7 @@ def _parts(path: Path) -> tuple[_Part, ...]:
 
 @disk.once_a_file
 def _part(path: Path) -> _Part:
-    seen = disk.regular(path)
+    seen = look_at_file(path)
     magic, version = _magic(seen.head), _magic(seen.head[4:8])
     if magic == EVALUATION_MAGIC:
         raise EvidenceError(f"{path}: is an evaluation file of llm.c (multiple choice), not a stream of tokens")

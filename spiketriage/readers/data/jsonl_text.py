@@ -14,7 +14,7 @@ from spiketriage.readers.data import disk
 from spiketriage.readers.data.borders import Borders, Stream, borders
 from spiketriage.readers.data.text_fields import FIELDS, tokens_of
 from spiketriage.readers.json_file import parse_object
-from spiketriage.readers.look import LFS_HEAD, Look
+from spiketriage.readers.look import LFS_HEAD, Look, look_at_file
 
 NAME = "jsonl-text"
 TELLS = "Every document's place and text, a torn last line, and lines that a damaged disk filled with zeros."
@@ -56,7 +56,7 @@ def read(path: Path) -> DataFacts:
     """
     parts = _parts(path)
     root = path if disk.is_folder(path) else path.parent
-    packed = {part.name: packing for part in parts if (packing := _packing(disk.regular(part).head))}
+    packed = {part.name: packing for part in parts if (packing := _packing(look_at_file(part).head))}
     plain = [part for part in parts if part.name not in packed]
     closed = [f"{name} is compressed with {packing}: its lines are not read" for name, packing in packed.items()]
     bytewise = "text counts by the bytes of its UTF-8, since the tokenizer is not known here"
@@ -126,7 +126,7 @@ def _parts(path: Path) -> tuple[Path, ...]:
 
 
 def _open(path: Path) -> Borders:
-    seen = disk.regular(path)
+    seen = look_at_file(path)
     if packing := _packing(seen.head):
         raise EvidenceError(f"{path}: is compressed with {packing}, which is not read", hint="unpack a copy of it")
     end, newline = seen.size_bytes, ord("\n")

@@ -16,7 +16,7 @@ from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.facts import DataFacts, Integers
 from spiketriage.readers.data import disk
 from spiketriage.readers.data.megatron_order import samples_of_step, sequences_of_samples
-from spiketriage.readers.look import Look, look
+from spiketriage.readers.look import Look, look, look_at_file
 
 NAME = "megatron-indexed"
 TELLS = (
@@ -263,7 +263,7 @@ def _index_path(path: Path) -> Path:
 
 def _index(path: Path) -> _Index:
     where = _index_path(path)
-    seen = disk.regular(where)
+    seen = look_at_file(where)
     if not seen.head.startswith(MAGIC):
         raise CorruptFileError(where, "start", expected="MMIDIDX", seen=seen.head[: len(MAGIC)])
     if len(seen.head) < HEADER_BYTES:
@@ -291,7 +291,7 @@ def _whole(index: _Index) -> None:
 def _bin_bytes(index: _Index, audit: _Audit) -> int | None:
     """The size of the `.bin`, or None and a problem where it is absent."""
     try:
-        return disk.regular(index.bin_path).size_bytes
+        return look_at_file(index.bin_path).size_bytes
     except EvidenceError as error:
         audit.add(error.message)
         return None

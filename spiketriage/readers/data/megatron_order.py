@@ -12,10 +12,10 @@ import numpy as np
 
 from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
 from spiketriage.facts import Integers
-from spiketriage.readers.data.disk import read_range, regular
+from spiketriage.readers.data.disk import read_range
 from spiketriage.readers.data.npy_file import NpyArray, as_rows, read_npy
 from spiketriage.readers.json_file import parse_object
-from spiketriage.readers.look import look
+from spiketriage.readers.look import look, look_at_file
 
 SPLIT = "train"
 KINDS = ("document_index", "sample_index", "shuffle_index")
@@ -143,7 +143,7 @@ def _cache(folder: Path, base: str) -> _Cache:
 
 def _description(path: Path) -> dict[str, object]:
     try:
-        size_bytes = min(regular(path).size_bytes, MAX_DESCRIPTION_BYTES)
+        size_bytes = min(look_at_file(path).size_bytes, MAX_DESCRIPTION_BYTES)
         return parse_object(path, read_range(path, 0, size_bytes, "text"))
     except EvidenceError:
         return {}  # a cache without its description is still a cache; its name then tells the split

@@ -19,7 +19,7 @@ from spiketriage.facts import DataFacts, Integers, StoredFile
 from spiketriage.readers.data import disk
 from spiketriage.readers.data.mosaic_columns import Column, column_bytes, tokens_of
 from spiketriage.readers.json_file import is_count, is_inside, parse_object, read_bytes
-from spiketriage.readers.look import Look
+from spiketriage.readers.look import Look, look_at_file
 
 NAME = "mosaic-streaming"
 TELLS = "Every sample's place and tokens, shards that disagree with the index, and the hashes that the index lists."
@@ -79,13 +79,13 @@ def read(path: Path) -> DataFacts:
     found = _index(path)
     root, shards = found.root, found.shards
     problems: list[str] = []
-    files = [StoredFile(path=INDEX, size_bytes=disk.regular(root / INDEX).size_bytes)]
+    files = [StoredFile(path=INDEX, size_bytes=look_at_file(root / INDEX).size_bytes)]
     packed = sorted({shard.compression for shard in shards if _is_packed(root, shard)})
     for shard in shards:
         is_packed = _is_packed(root, shard)
         name = shard.packed_name if is_packed else shard.name
         try:
-            size_bytes = disk.regular(root / name).size_bytes
+            size_bytes = look_at_file(root / name).size_bytes
         except EvidenceError as error:
             problems.append(error.message)
             continue
@@ -194,7 +194,7 @@ def _index(path: Path) -> _Set:
 
 @disk.once_a_file
 def _shards(where: Path) -> tuple[_Shard, ...]:
-    disk.regular(where)
+    look_at_file(where)
     value = parse_object(where, read_bytes(where))
     if value.get("version") != 2 or not isinstance(value.get("shards"), list):
         expected = "an index of version 2 with a list of shards"
@@ -297,6 +297,6 @@ def _hash_of(path: Path, algorithm: str) -> str:
     if algorithm not in KNOWN_HASHES:
         raise EvidenceError(f"{path}: its {algorithm} cannot be checked: the algorithm is not known here")
     state: Any = XXH[algorithm]() if algorithm in XXH else hashlib.new(algorithm, usedforsecurity=False)
-    disk.regular(path)
+    look_at_file(path)
     read_pass(path, (state.update,))
     return str(state.hexdigest())

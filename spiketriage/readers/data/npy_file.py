@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from spiketriage.errors import CorruptFileError
 from spiketriage.facts import Integers
-from spiketriage.readers.data.disk import integers, read_range, regular
+from spiketriage.readers.data.disk import integers, read_range
+from spiketriage.readers.look import look_at_file
 
 MAGIC = b"\x93NUMPY"
 HEADER = re.compile(  # numpy writes its three keys in this order; an object array has another descr
@@ -57,7 +58,7 @@ def read_npy(path: Path) -> NpyArray:
         CorruptFileError: not such an array, or the file is shorter than it says.
         EvidenceError: it cannot be read.
     """
-    seen = regular(path)
+    seen = look_at_file(path)
     told = HEADER.match(seen.head)
     if told is None or told["fortran"] == b"True":
         expected = "a numpy array of integers, row after row"

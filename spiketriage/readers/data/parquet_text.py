@@ -14,7 +14,7 @@ from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
 from spiketriage.facts import DataFacts, Integers
 from spiketriage.readers.data import disk
 from spiketriage.readers.data.text_fields import FIELDS, TOKEN_FIELDS, tokens_of
-from spiketriage.readers.look import Look
+from spiketriage.readers.look import Look, look_at_file
 
 NAME = "parquet-text"
 TELLS = "Every row's text or token ids, files cut short, and pages whose checksum is wrong where one was written."
@@ -143,8 +143,8 @@ def _opened(path: Path) -> Iterator[Any]:
     import pyarrow as arrow
     from pyarrow import parquet
 
-    if not disk.regular(path).head.startswith(MAGIC):
-        raise CorruptFileError(path, "start", expected="PAR1", seen=disk.regular(path).head[:4])
+    if not look_at_file(path).head.startswith(MAGIC):
+        raise CorruptFileError(path, "start", expected="PAR1", seen=look_at_file(path).head[:4])
     try:
         with path.open("rb") as stream:
             yield parquet.ParquetFile(

@@ -12,11 +12,11 @@ from typing import Any
 
 from spiketriage.errors import CorruptFileError
 from spiketriage.facts import Event, EventFacts, Severity
-from spiketriage.readers.events.evidence_file import file_bytes, file_look
+from spiketriage.readers.events.evidence_file import file_bytes
 from spiketriage.readers.events.text_lines import EventList, TextLine, head_lines, integer, scan, short
 from spiketriage.readers.events.untyped import mapping, sequence, whole
 from spiketriage.readers.json_file import parse_object
-from spiketriage.readers.look import Look
+from spiketriage.readers.look import Look, look_at_file
 
 NAME = "slurm"
 TELLS = "Why the scheduler ended a job: node failure, preemption, memory, time limit or cancellation."
@@ -254,6 +254,6 @@ def read(path: Path, /) -> EventFacts:
     Raises:
         EvidenceError: it cannot be read, or is JSON that is not Slurm's.
     """
-    if not file_look(path).head.lstrip().startswith(b"{"):
+    if not look_at_file(path).head.lstrip().startswith(b"{"):
         return scan(path, NAME, scanners())
     return _read_json(path, file_bytes(path, MAX_JSON_BYTES))

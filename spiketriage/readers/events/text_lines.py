@@ -13,8 +13,7 @@ from typing import Protocol
 
 from spiketriage.errors import EvidenceError
 from spiketriage.facts import Event, EventFacts
-from spiketriage.readers.events.evidence_file import file_look
-from spiketriage.readers.look import Look
+from spiketriage.readers.look import Look, look_at_file
 
 MAX_LINE_BYTES = 64 << 10  # a longer line is read in pieces: the longest real one seen has 14,765 characters
 MAX_EVENTS = 100_000
@@ -82,7 +81,7 @@ def lines(path: Path, damage: Damage) -> Iterator[TextLine]:
         EvidenceError: it is no regular file, cannot be read, or is a Git-LFS pointer.
     """
     number, whole = 0, True
-    file_look(path)
+    look_at_file(path)
     try:
         with path.open("rb") as stream:
             while data := stream.readline(MAX_LINE_BYTES):

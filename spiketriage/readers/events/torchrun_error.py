@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from spiketriage.facts import Event, EventFacts, Severity
-from spiketriage.readers.events.evidence_file import file_bytes, file_look
+from spiketriage.readers.events.evidence_file import file_bytes
 from spiketriage.readers.events.text_lines import TextLine, head_lines, integer, scan, short
 from spiketriage.readers.events.untyped import mapping, whole
 from spiketriage.readers.json_file import parse_object
-from spiketriage.readers.look import Look
+from spiketriage.readers.look import Look, look_at_file
 
 NAME = "torchrun-error"
 TELLS = "Exception of a worker, and whose death torchrun saw first, with host and exit code or signal."
@@ -145,6 +145,6 @@ def read(path: Path, /) -> EventFacts:
     Raises:
         EvidenceError: it cannot be read, or is JSON without an object.
     """
-    if not file_look(path).head.lstrip().startswith(b"{"):
+    if not look_at_file(path).head.lstrip().startswith(b"{"):
         return scan(path, NAME, scanners())
     return _from_json(path, parse_object(path, file_bytes(path, MAX_JSON_BYTES)))

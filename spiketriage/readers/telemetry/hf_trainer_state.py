@@ -16,7 +16,7 @@ from typing import Any
 from spiketriage.errors import EvidenceError
 from spiketriage.facts import LogFacts, Rollback, Series
 from spiketriage.readers.json_file import is_count, parse_object, read_bytes
-from spiketriage.readers.look import LFS_HEAD, Look
+from spiketriage.readers.look import Look, refuse_pointer
 from spiketriage.readers.telemetry import scalars
 from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.points import Origin, Points, between
@@ -113,8 +113,7 @@ def _paths(path: Path) -> list[Path]:
 
 def _state(path: Path) -> _State:
     data = read_bytes(path)
-    if data.startswith(LFS_HEAD):
-        raise EvidenceError(f"{path}: is a Git-LFS pointer: the file was never fetched", hint="git lfs pull")
+    refuse_pointer(path, data)
     value = parse_object(path, data)
     history = value.get("log_history")
     if not isinstance(history, list):

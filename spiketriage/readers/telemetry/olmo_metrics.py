@@ -11,7 +11,7 @@ from pathlib import Path
 from spiketriage.errors import EvidenceError
 from spiketriage.facts import LogFacts
 from spiketriage.readers.json_file import parse_object, read_bytes
-from spiketriage.readers.look import LFS_HEAD, Look
+from spiketriage.readers.look import Look, refuse_pointer
 from spiketriage.readers.telemetry import scalars
 from spiketriage.readers.telemetry.names import Names
 from spiketriage.readers.telemetry.rows import Place, Rows
@@ -93,6 +93,5 @@ def _files(path: Path) -> list[Path]:
 
 def _values(file: Path) -> dict[str, object]:
     data = read_bytes(file)
-    if data.startswith(LFS_HEAD):
-        raise EvidenceError(f"{file}: is a Git-LFS pointer: the file was never fetched", hint="git lfs pull")
+    refuse_pointer(file, data)
     return scalars.flat(parse_object(file, data))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from spiketriage.errors import EvidenceError
-from spiketriage.readers.look import HEAD_BYTES, LFS_HEAD
+from spiketriage.readers.look import HEAD_BYTES, refuse_pointer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +51,7 @@ def open_log(path: Path) -> Iterator[Opened]:
             raise EvidenceError(f"{path}: is not a regular file")
         with path.open("rb") as stream:
             head = stream.read(HEAD_BYTES)
-            if head.startswith(LFS_HEAD):
-                raise EvidenceError(
-                    f"{path}: is a Git-LFS pointer: the file was never fetched",
-                    hint=f"git lfs pull --include {path.name}",
-                )
+            refuse_pointer(path, head)
             stream.seek(0)
             yield Opened(stream=stream, head=head, size_bytes=os.fstat(stream.fileno()).st_size)
     except FileNotFoundError as error:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spiketriage.errors import EvidenceError
-from spiketriage.readers.look import HEAD_BYTES, Look, look
+from spiketriage.readers.look import HEAD_BYTES, Look, look_at_file
 
 BLOCK_BYTES = 1 << 20
 MAX_LINE_CHARS = 1 << 16  # the longest line seen in the wild is a progress bar of 14,765 characters
@@ -113,11 +113,7 @@ def open_text(path: Path) -> Look:
     Raises:
         EvidenceError: it is missing, a folder, a Git-LFS pointer, or no text.
     """
-    seen = look(path)
-    if seen.is_folder:
-        raise EvidenceError(f"{path}: is a folder, expected a text log")
-    if seen.is_lfs_pointer:
-        raise EvidenceError(f"{path}: is a Git-LFS pointer: the file was never fetched", hint="git lfs pull")
+    seen = look_at_file(path)
     if encoding_of(seen.head) is None:
         raise EvidenceError(f"{path}: is not a text log: its first {HEAD_BYTES} bytes are binary")
     return seen
