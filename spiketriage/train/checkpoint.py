@@ -24,6 +24,7 @@ from spiketriage.train.generation_tensors import NO_TENSORS
 from spiketriage.train.rank_state import RankState, StateDigests, canonical, digest_state, model_digest
 from spiketriage.train.together import gathered, place, together
 from spiketriage.wire import generation as wire
+from spiketriage.wire.chain import PLACEMENT
 
 _FOLDER = re.compile(r"step-(\d{1,18})\Z")
 _REST = ("scheduler", "scaler", "guard", "rng", "cursor", "is_cursor_global", "num_tokens")
@@ -306,7 +307,7 @@ def _field_problems(folder: Path, manifest: Manifest, seen: StateDigests) -> Ite
     """What was read and is not what was saved: on the same ranks every field, on others every tensor that is whole."""
     rank = wire.rank_name(place().rank)
     saved = manifest.fields.get(rank, {})
-    if saved.get("placement") == seen.fields["placement"]:
+    if saved.get(PLACEMENT) == seen.fields[PLACEMENT]:
         for name, digest in seen.fields.items():
             if saved.get(name) != digest:
                 where = f"field {name} of {rank.replace('-', ' ')}"
