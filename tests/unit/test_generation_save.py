@@ -207,7 +207,7 @@ def test_known_good_is_older_finite_and_complete(tmp_path: Path) -> None:
     wrong = state(60)
     wrong.params["w"][2, 1] = torch.inf
     folders.append(save(tmp_path, step=60, state=wrong, provenance=PROVENANCE))
-    assert read_manifest(folders[2]).nonfinite == {"rank-0": ("w", "turned", "half")}
+    assert read_manifest(folders[2]).nonfinite == {"rank-0": ("w", "turned")}
     assert [newest_known_good(tmp_path, before=step) for step in (20, 21, 40, 41, 99)] == [
         None,
         folders[0],

@@ -9,8 +9,8 @@ from typing import Any
 
 from spiketriage.errors import UsageError
 
-# Stabilizers that this trainer can turn on beside those that it always has (clip, schedule, fp32 accumulation).
-DEFENSES = ("z-loss", "softcap", "qk-norm", "loss-scale")
+# What this trainer can turn on beside the stabilizers that it always has (clip, schedule, fp32 accumulation).
+DEFENSES = ("z-loss", "softcap", "qk-norm", "loss-scale", "guard")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
