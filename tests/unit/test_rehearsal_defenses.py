@@ -116,6 +116,7 @@ def test_each_of_them_alone_changes_the_run_where_it_should(tmp_path: Path, data
     assert differing("z-loss") == behind
     assert {"activations", *behind} <= differing("softcap")
     assert {"params_before", "activations", "loss", *behind} <= differing("qk-norm")
+    assert {"params_before", "activations", "loss", *behind} <= differing("scaled-init")
 
 
 def test_an_overflow_skips_the_update_halves_the_scale_and_leaves_the_state_alone(tmp_path: Path, data: Path) -> None:
