@@ -118,6 +118,7 @@ def test_each_of_them_alone_changes_the_run_where_it_should(tmp_path: Path, data
     assert differing("z-loss") == behind
     assert {"activations", *behind} <= differing("softcap")
     assert {"params_before", "activations", "loss", *behind} <= differing("qk-norm")
+    assert {"params_before", "activations", "loss", *behind} <= differing("scaled-init")
 
 
 def test_an_overflow_skips_the_update_halves_the_scale_and_leaves_the_state_alone(tmp_path: Path, data: Path) -> None:
@@ -138,11 +139,11 @@ def test_an_overflow_skips_the_update_halves_the_scale_and_leaves_the_state_alon
     assert not math.isfinite(record.metrics["grad/norm"])
 
 
-def test_unknown_defenses_are_refused_and_without_any_nothing_is_written_about_them(tmp_path: Path) -> None:
+def test_unknown_defenses_are_refused_and_that_there_are_none_is_written(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="zloss"):
         Config(seed=1, num_steps=1, defenses=("zloss",))
     plain = Config(seed=1, num_steps=1)
-    assert "defenses" not in json.loads(staging.config_text(plain))
+    assert json.loads(staging.config_text(plain))["defenses"] == []
     (tmp_path / "config.json").write_text(staging.config_text(plain))
     assert read_config(tmp_path / "config.json") == plain
 
