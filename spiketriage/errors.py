@@ -53,8 +53,13 @@ class CorruptFileError(EvidenceError):
     """A file is not what its format says: what, where, expected, seen."""
 
     def __init__(self, path: object, where: str, *, expected: object, seen: object, hint: str = "") -> None:
-        super().__init__(f"{path}: {where}: expected {expected}, found {seen}", hint=hint)
+        super().__init__(f"{path}: {where}: expected {expected}, found {_one_line(seen)}", hint=hint)
         self.path = str(path)
+
+
+def _one_line(seen: object) -> str:
+    """What a file holds may hold anything: a line break or a control character is shown as its escape."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(seen))
 
 
 class CutArchiveError(CorruptFileError):

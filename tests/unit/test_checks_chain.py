@@ -28,6 +28,7 @@ NAMES = {
         "restored-scheduler",
         "restored-rng",
         "restored-cursor",
+        *("restored-buffers", "restored-scaler", "restored-guard"),
         "consumed-content",
         "consumed-at-spike",
         "ids",

@@ -347,6 +347,15 @@ def worn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(PLAIN, tmp_path_factory.mktemp("worn") / "step_3"))
 
 
+def test_a_line_break_in_what_was_found_is_shown_and_not_made(tmp_path: Path) -> None:
+    copy = shutil.copytree(PLAIN, tmp_path / "step_3")
+    good = (PLAIN / ".metadata").read_bytes()
+    (copy / ".metadata").write_bytes(good[:61] + b"F" + good[62:])  # a float that ends at the next line break
+    (problem,) = (one for one in dcp.read(copy).problems if "could not convert string to float" in one)
+    assert "\n" not in problem
+    assert "\\n" in problem
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from([".metadata", ".metadata", "__0_0.distcp"]), st.data())
 def test_any_damage_is_told_and_never_crashes(worn: Path, name: str, data: st.DataObject) -> None:

@@ -143,7 +143,7 @@ def test_each_newer_generation_is_refused_with_its_reason():
         *(("step-000240", "refused"), ("step-000220", "refused"), ("step-000200", "refused")),
         *(("step-000180", "known good"), ("step-000160", "older good")),
     ]
-    assert section.tables[0].rows[2].cells[2] == "optimizer.rank-00001.safetensors: digest differs from MANIFEST.json"
+    assert section.tables[0].rows[2].cells[2] == "tensors/__1_0.distcp: digest differs from MANIFEST.json"
 
 
 def test_a_trial_shows_only_the_factors_that_differ_from_production():

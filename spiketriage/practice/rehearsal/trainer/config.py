@@ -44,9 +44,7 @@ class Config:
             message = (
                 f"no defence {', '.join(map(repr, unknown))} can be turned on here; there are {', '.join(DEFENSES)}"
             )
-            raise UsageError(
-                message, hint="spiketriage rehearse --fault healthy --defense z-loss --out rehearsal-z-loss"
-            )
+            raise UsageError(message, hint=f"spiketriage rehearse --defense {DEFENSES[0]}")
 
     def hparams(self) -> dict[str, Any]:
         """Every setting by name."""
