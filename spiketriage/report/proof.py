@@ -5,6 +5,7 @@ Each takes the dossier alone; none weighs anything anew, the verdict is shown as
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import fields
 
@@ -36,7 +37,14 @@ def evidence(dossier: Dossier) -> Section:
     lead = f"{words.count(len(dossier.artifacts), 'item')}, {total}; {num_gaps}."
     rows = tuple(_artifact(item) for item in sorted(dossier.artifacts, key=lambda a: (not _gap(a), a.kind, a.path)))
     table = Table(caption="Items, those with a gap first", columns=columns, rows=rows, folded=len(rows) > 40)
-    return Section(key="evidence", title=title, paragraphs=(lead,), tables=(table,))
+    remarks = _remarks(dossier)
+    paragraphs = (lead, *(["What the telemetry says of itself:"] if remarks else []))
+    return Section(key="evidence", title=title, paragraphs=paragraphs, tables=(table,), bullets=remarks)
+
+
+def _remarks(dossier: Dossier) -> tuple[str, ...]:
+    """What the recorder left out or lost by its own account, and what a log's reader had to assume."""
+    return tuple(words.plain(note) for note in json.loads(dossier.facts.get("telemetry_notes", "[]")))
 
 
 def _gap(artifact: Artifact) -> str:

@@ -379,6 +379,7 @@ def _result(place: store.Incident, command: str, *, again: bool) -> StepResult:
             "older_good": anchors.older_good,
             "refused": dict(anchors.refused),
             "gaps": [{"path": gap.path, "note": gap.note} for gap in missed],
+            "notes": json.loads(facts.get("telemetry_notes", "[]")),
             "folder": str(place.folder),
         },
         next_commands=(command,),

@@ -5,6 +5,7 @@ It only reads the incident: it takes no lease, writes no journal row, and works 
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -157,6 +158,7 @@ def _known(dossier: Dossier) -> list[str]:
     lines = _anchors(dossier.anchors) if dossier.anchors else []
     against = [item for item in dossier.findings if item.judged and item.outcome in ("differs", "nonfinite")]
     lines += [f"{item.outcome}: {item.name}: {item.summary}" for item in against]
+    lines += [f"note: {note}" for note in json.loads(dossier.facts.get("telemetry_notes", "[]"))]
     verdict = dossier.verdict
     if verdict is None:
         return [*lines, "verdict: none yet"]

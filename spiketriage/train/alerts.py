@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from spiketriage import durable
 from spiketriage.digests import of_bytes
 from spiketriage.train.lane import Lane
-from spiketriage.train.recorder import Recorder
+from spiketriage.train.recorder import Nonfinite, Recorder
 from spiketriage.wire.telemetry import encode_json
 
 Severity = Literal["info", "warning", "error"]
@@ -31,6 +31,7 @@ SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 DELIVER_WITHIN_S = 10.0
 RETRY_EVERY_S = 30.0
 MAX_SPOOLED = 1000
+MAX_NAMES = 3
 _LOG = logging.getLogger(__name__)
 
 
@@ -95,8 +96,10 @@ class Command:
 class Alerts:
     """Raises alerts through every channel; what no channel took is spooled and tried again.
 
-    With `watch`, the alerting thread itself looks at a recorder: a step that takes longer than `stall_after_s`, and a
-    telemetry disk that does not keep up, are told without anybody's help.
+    With `watch`, the alerting thread itself looks at a recorder: a step that takes longer than `stall_after_s`, a
+    telemetry disk that does not keep up, and a recorded NaN or infinity are told without anybody's help. Of nonfinite
+    steps those are told that no guard judged (`Decision.metrics` is not in the record), the newest at each look; with
+    a loss scale, gradients that overflow are not.
     """
 
     def __init__(
@@ -118,6 +121,7 @@ class Alerts:
         self._lock = threading.Lock()
         self._retry_at_s = 0.0
         self._watched: Recorder | None = None
+        self._told_nonfinite: Nonfinite | None = None
         self._stall_after_s, self._about = 0.0, ("", "")
         self._lane = Lane("alerts", max_jobs=64, tick=self._look, interval_s=look_every_s)
 
@@ -175,36 +179,47 @@ class Alerts:
                     path.unlink()
 
     def _look_at(self, recorder: Recorder) -> None:
-        run, command = self._about
         flight = recorder.in_flight()
         if flight is not None and flight.running_s > self._stall_after_s:
             stage = f"last stage {flight.last_stage}" if flight.last_stage else "nothing recorded yet"
-            self.alert(
-                Alert(
-                    severity="error",
-                    key=f"step-stalled/{recorder.rank}",
-                    summary=f"rank {recorder.rank}: step {flight.step} has taken {flight.running_s:.0f} s, {stage}",
-                    run=run,
-                    rank=recorder.rank,
-                    step=flight.step,
-                    metric="time/step_s",
-                    value=flight.running_s,
-                    threshold=self._stall_after_s,
-                    next_command=command,
-                )
+            self._raise(
+                recorder,
+                "error",
+                "step-stalled",
+                f"step {flight.step} has taken {flight.running_s:.0f} s, {stage}",
+                step=flight.step,
+                metric="time/step_s",
+                value=flight.running_s,
+                threshold=self._stall_after_s,
             )
         if recorder.is_behind or recorder.num_dropped:
-            self.alert(
-                Alert(
-                    severity="warning",
-                    key=f"telemetry-stalled/{recorder.rank}",
-                    summary=f"rank {recorder.rank}: telemetry lags, {recorder.num_dropped} records dropped",
-                    run=run,
-                    rank=recorder.rank,
-                    value=float(recorder.num_dropped),
-                    next_command=command,
-                )
+            num = recorder.num_dropped
+            self._raise(
+                recorder, "warning", "telemetry-stalled", f"telemetry lags, {num} records dropped", value=float(num)
             )
+        found = recorder.newest_nonfinite
+        if found is not None and found != self._told_nonfinite:
+            self._told_nonfinite = found
+            more = f" and {len(found.names) - MAX_NAMES} more" if len(found.names) > MAX_NAMES else ""
+            where = f"{', '.join(found.names[:MAX_NAMES])}{more}"
+            self._raise(recorder, "error", "nonfinite", f"step {found.step} has a NaN or Inf: {where}", step=found.step)
+
+    def _raise(self, recorder: Recorder, severity: Severity, key: str, told: str, **fields: Any) -> None:
+        """Alert about a watched rank."""
+        run, command = self._about
+        rank = recorder.rank
+        summary = f"rank {rank}: {told}"
+        self.alert(
+            Alert(
+                severity=severity,
+                key=f"{key}/{rank}",
+                summary=summary,
+                run=run,
+                rank=rank,
+                next_command=command,
+                **fields,
+            )
+        )
 
 
 def _try(channel: Channel, message: bytes) -> bool:

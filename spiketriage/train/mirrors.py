@@ -83,7 +83,11 @@ class TensorBoard:
 
 
 class WandbOffline:
-    """A Weights & Biases run in offline mode; needs the package `wandb`. Not tested: it is not in our environment."""
+    """A Weights & Biases run in offline mode; needs the package `wandb`.
+
+    It is not in the tests' environment: tried by hand with wandb 0.31.0, whose file held every step and value, an Inf
+    too, when `readers/telemetry/wandb_file.py` read it back.
+    """
 
     def __init__(self, folder: Path, *, project: str, name: str) -> None:
         self._run = _imported("wandb", "wandb").init(dir=str(folder), mode="offline", project=project, name=name)

@@ -2,7 +2,7 @@
 
 It never changes a parameter, a gradient or the optimizer, and computes the norm that clips only once.
 
-    observer = Observer(model.named_parameters(), optimizer)
+    observer = Observer(model.named_parameters(), optimizer, recorder=recorder)
     with recorder.step(n) as s:
         observer.begin(s)                                  # digests of the parameters as they were
         …forward, backward…

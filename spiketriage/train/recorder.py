@@ -26,6 +26,7 @@ from spiketriage.digests import raw_of_bytes
 from spiketriage.records import Identity, Link
 from spiketriage.train import deferred, random_state
 from spiketriage.train.budget import Budget, Level
+from spiketriage.train.digester import Digester
 from spiketriage.train.lane import Job, Lane
 from spiketriage.train.ring import Ring
 from spiketriage.train.segment_file import SegmentFile, open_at, open_segment
@@ -38,6 +39,7 @@ BUDGET_SHARE = 0.01  # of step time (DESIGN section 5)
 PATIENCE_S = 0.05
 STALL_AFTER_S = 60.0  # a step that takes longer is told once, and again whenever the time has doubled
 CLOSE_WITHIN_S = 10.0
+SCALED = ("local_gradient ", "reduced_gradient ", "grad/", "clip/")  # what a loss scale may make overflow
 MAX_WAITING = 256  # frames in memory while the disk stalls: minutes of training, some MB
 
 
@@ -58,6 +60,14 @@ class Flight:
     step: int
     running_s: float
     last_stage: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nonfinite:
+    """A step that was recorded with a NaN or an infinity: the links and metrics that hold one, in the chain's order."""
+
+    step: int
+    names: tuple[str, ...]
 
 
 class Recorder:
@@ -90,6 +100,7 @@ class Recorder:
         self._least = Level(digest_period=digest_period, sample_stride=sample_stride)
         self.patience_s, self.stall_after_s = patience_s, stall_after_s
         self.current: StepRecorder | None = None
+        self.newest_nonfinite: Nonfinite | None = None  # that neither a guard nor a loss scaler answers for
         self._mirror = mirror
         if path is None:
             self.path, self.attempt, descriptor = open_segment(folder, rank, attempt)
@@ -98,6 +109,7 @@ class Recorder:
         self._file = SegmentFile(descriptor)
         name = ring_wire.ring_name(rank, self.attempt) if path is None else path.name + ring_wire.SUFFIX
         self._ring = Ring(self.path.with_name(name), ring_slots)
+        self._digester = Digester()
         self._layouts: dict[tuple[Link, ...], int] = {}
         self._prefix = self._header(identity)
         self._last_spent_s = self._started_s = 0.0
@@ -182,6 +194,7 @@ class Recorder:
         record = StepRecorder(
             number,
             level=self.budget.level.at_least(self._least),
+            digester=self._digester,
             keep_batch=self._keep_batch,
             tell=self.notice_once,
         )
@@ -244,16 +257,18 @@ class Recorder:
         if written:
             # Only now: a layout that was lost with its step must be written again with the next one.
             self._layouts[links] = number
-        if record.nonfinite or record.anomalies or any(value - value != 0.0 for value in record.metrics.values()):
+        names = _nonfinite_names(record)
+        if unjudged := _unjudged(record, names):
+            self.newest_nonfinite = Nonfinite(step=record.step, names=unjudged)
+        if names or record.anomalies:
             self._file.sync_soon()
         return written
 
     def _fields(self, record: StepRecorder, wall_time_s: float) -> dict[str, Any]:
-        nonfinite = sorted(dict.fromkeys(record.nonfinite), key=lambda link: position(link.stage))
         return {
             "step": record.step,
             "metrics": record.metrics,
-            "nonfinite": [list(link) for link in nonfinite],
+            "nonfinite": [list(link) for link in _nonfinite_links(record)],
             "ids": record.batch_ids,
             "content": record.document_digests,
             "series": {name: [value for part in parts for value in part] for name, parts in record.vectors.items()},
@@ -312,6 +327,24 @@ class Recorder:
             data = {"running_s": flight.running_s, "last_stage": flight.last_stage}
             self._append(_notice("in-flight", text, flight.step, data))
             self._file.sync_soon()
+
+
+def _nonfinite_links(record: StepRecorder) -> list[Link]:
+    return sorted(dict.fromkeys(record.nonfinite), key=lambda link: position(link.stage))
+
+
+def _nonfinite_names(record: StepRecorder) -> tuple[str, ...]:
+    metrics = (name for name, value in record.metrics.items() if value - value != 0.0)
+    return (*(f"{link.stage} {link.key}" for link in _nonfinite_links(record)), *metrics)
+
+
+def _unjudged(record: StepRecorder, names: tuple[str, ...]) -> tuple[str, ...]:
+    """What nobody else answers for: a guard does for its steps, a loss scaler for gradients that it made overflow."""
+    if "guard/action" in record.metrics:
+        return ()
+    if record.metrics.get("loss_scale", 1.0) == 1.0:
+        return names
+    return tuple(name for name in names if not name.startswith(SCALED))
 
 
 def _notice(kind: str, text: str, step: int | None, data: Mapping[str, Any]) -> bytes:

@@ -20,8 +20,9 @@ from spiketriage.digests import of_mapping, raw_of_bytes
 from spiketriage.records import Link
 from spiketriage.train import deferred, random_state
 from spiketriage.train.budget import LEVELS, Level
+from spiketriage.train.digester import Digester
 from spiketriage.train.fingerprint import fingerprint
-from spiketriage.train.tensors import digest, digest_only, is_dtensor, local_key, local_part
+from spiketriage.train.tensors import digest_only, is_dtensor, local_key, local_part
 
 ROTATING = frozenset(
     {"params_before", "activations", "local_gradient", "reduced_gradient", "optimizer", "params_after"}
@@ -64,11 +65,13 @@ class StepRecorder:
         step: int,
         *,
         level: Level = LEVELS[0],
+        digester: Digester,
         keep_batch: KeepBatch | None = None,
         tell: Told | None = None,
     ) -> None:
         self.step = step
         self.level = level
+        self._digester = digester
         self.clock = Clock()
         self.metrics: dict[str, float] = {}
         self.links: dict[Link, bytes] = {}
@@ -188,7 +191,7 @@ class StepRecorder:
             elif is_finiteness_known:
                 self.links[link] = digest_only(value)
             else:
-                taken = digest(value)
+                taken = self._digester.take(key, value)
                 self.links[link] = taken.digest
                 if not taken.finite:
                     self.nonfinite.append(link)

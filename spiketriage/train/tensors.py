@@ -31,13 +31,32 @@ class TensorDigest:
 def digest(tensor: Tensor) -> TensorDigest:
     """Digest of `tensor` (any dtype, shape, device); on an accelerator this copies to the host first."""
     held = tensor.detach()
-    array = _array(held if held.device.type == "cpu" else held.cpu())
-    return TensorDigest(digest=raw_of_bytes(array.data), finite=_is_finite(held, array))
+    held = held if held.device.type == "cpu" else held.cpu()
+    return TensorDigest(digest=digest_only(held), finite=is_finite(held))
 
 
 def digest_only(tensor: Tensor) -> bytes:
-    """The 16 raw bytes alone, of a tensor on the host, where finiteness is known from elsewhere."""
+    """The 16 raw bytes alone, of a tensor on the host."""
     return raw_of_bytes(_array(tensor.detach()).data)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether every element of a tensor on the host is finite; integers always are.
+
+    A tensor whose squares sum to a finite number is finite, which costs half of looking at each element; the dot
+    product overflows for finite values above 1e19 (float32), and only then is each one looked at.
+    """
+    held = tensor.detach()
+    if held.dtype in _NUMPY_FLOATS:
+        array = _array(held)
+        with np.errstate(all="ignore"):  # an overflow here means only that each element is looked at
+            return math.isfinite(np.dot(array, array)) or bool(np.isfinite(array).all())
+    if not (held.is_floating_point() or held.is_complex()):
+        return True
+    flat = torch.view_as_real(held) if held.is_complex() else held
+    # torch has no isfinite for 8-bit floats
+    finite = torch.isfinite(flat.float() if flat.dtype.itemsize == 1 else flat).all()
+    return bool(finite.numpy())
 
 
 def hex_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
@@ -53,23 +72,6 @@ def _array(held: Tensor) -> np.ndarray[Any, Any]:
     else:
         array = held.reshape(-1).view(torch.uint8).numpy()
     return array.reshape(-1)
-
-
-def _is_finite(held: Tensor, array: np.ndarray[Any, Any]) -> bool:
-    """Whether every element is finite; integers always are.
-
-    A tensor whose squares sum to a finite number is finite, which costs half of looking at each element; the dot
-    product overflows for finite values above 1e19 (float32), and only then is each one looked at.
-    """
-    if held.dtype in _NUMPY_FLOATS:
-        with np.errstate(all="ignore"):  # an overflow here means only that each element is looked at
-            return math.isfinite(np.dot(array, array)) or bool(np.isfinite(array).all())
-    if not (held.is_floating_point() or held.is_complex()):
-        return True
-    flat = torch.view_as_real(held) if held.is_complex() else held
-    # torch has no isfinite for 8-bit floats
-    finite = torch.isfinite(flat.float() if flat.dtype.itemsize == 1 else flat).all()
-    return bool(finite.numpy() if finite.device.type == "cpu" else finite)
 
 
 def local_key(name: str, value: Tensor) -> str:

@@ -20,6 +20,7 @@ from spiketriage.train.tensors import local_part
 SMALL = 1 << 14  # elements; smaller tensors are always measured whole
 # Elements measured side by side: a page of float32. Runs of one cache line cost four times as much (no prefetch).
 SAMPLE_RUN = 1024
+TINY = 1e-30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +40,11 @@ class UpdateWatch:
         self.optimizer = optimizer
         self._layouts: dict[int, _Layout] = {}
         self._layout: _Layout | None = None
-        self._kept: list[Tensor] = []
+        self._before = _Room(rows=(), targets=())
+        self._whole: list[tuple[int, Tensor]] = []  # place and copy of each large tensor that is measured whole
         self._betas_of: list[Any] = []
         self._betas_P = torch.zeros(0)
+        self._steps_P: Tensor | None = None
 
     @torch.no_grad()
     def keep(self, stride: int) -> None:
@@ -50,10 +53,8 @@ class UpdateWatch:
         if stride not in self._layouts:
             self._layouts[stride] = _Layout(held, stride)
         self._layout = self._layouts[stride]
-        self._kept = [
-            _given(matrix).clone() if part.is_alone else _given(matrix)
-            for part, matrix in zip(self._layout.parts, self._layout.gather("before", held), strict=True)
-        ]
+        self._before = self._layout.gather("before", held)
+        self._whole = [(place, _flat(held[place]).clone()) for place in self._layout.whole]
 
     @torch.no_grad()
     def sums(self) -> Sums | None:
@@ -63,37 +64,46 @@ class UpdateWatch:
         without `exp_avg_sq` gives counts of 0.
         """
         layout = self._layout
-        if layout is None or not self._kept:
+        if layout is None:
             return None
+        self._layout = None  # the next update is compared with what is kept then
         states = [self.optimizer.state.get(one, {}) for one in self.parameters]
         grads = [one.grad for one in self.parameters]
         seconds: list[Tensor | None] = [state.get("exp_avg_sq") for state in states]
         both = [grad is not None and second is not None for grad, second in zip(grads, seconds, strict=True)]
-        now = layout.gather("now", [local_part(one) for one in self.parameters])
-        g = layout.gather("grad", _where(grads, both))
-        v = layout.gather("second", _where(seconds, both))
-        changes, ratios = [], []
-        for part, before_GN, now_GN, g_GN, v_GN in zip(layout.parts, self._kept, now, g, v, strict=True):
-            changes.append(_square_sums(_given(now_GN) - before_GN) * (part.num_elements / part.num_measured))
-            if g_GN is None or v_GN is None:
-                ratios.append(torch.zeros_like(changes[-1]))
-            else:
-                # The tiny number only keeps 0/0 from hiding everything else: where v is 0, so was g.
-                ratios.append(_square_sums(g_GN * (v_GN + 1e-30).rsqrt()))
-        self._kept = []
-        ratio_P = torch.cat(ratios)[layout.order_P]
+        change = layout.gather("now", [local_part(one) for one in self.parameters])
+        gradient = layout.gather("grad", _where(grads, both))
+        ratio = layout.gather("second", _where(seconds, both))
+        if layout.parts:  # in place of what was gathered, and a part at a time: few enough elements for one thread
+            torch._foreach_sub_(change.rows, self._before.rows)
+            # The tiny number only keeps 0/0 from hiding everything else: where v is 0, so was g.
+            torch._foreach_add_(ratio.rows, TINY)
+            for row_GN in ratio.rows:
+                row_GN.rsqrt_()  # not sqrt_: MKL's runs on threads of its own, which wait for a core on a busy machine
+            torch._foreach_mul_(gradient.rows, ratio.rows)
+        changes, ratios = _norms(change.rows), _norms(gradient.rows)
+        for place, before_N in self._whole:
+            changes.append(_norm(_flat(local_part(self.parameters[place])) - before_N))
+            g_N, v_N = (_flat(local_part(one)) if one is not None else None for one in (grads[place], seconds[place]))
+            ratios.append(torch.zeros_like(changes[-1]) if g_N is None or v_N is None else _norm(_over_root(g_N, v_N)))
+        self._whole = []
+        ratio_P = torch.cat(ratios)[layout.order_P].square()
         if any(both):
             ratio_P = ratio_P * self._corrections(states).to(ratio_P.device)
         counts = [float(num) if ok else 0.0 for num, ok in zip(layout.measured, both, strict=True)]
         return Sums(
-            squared_change_P=torch.cat(changes)[layout.order_P],
+            squared_change_P=torch.cat(changes)[layout.order_P].square() * layout.scale_P,
             ratio_P=ratio_P,
             count_P=torch.tensor(counts, dtype=torch.float64, device=ratio_P.device),
         )
 
     def steps(self) -> Tensor | None:
         """The optimizer's step counters, fp64, of the tensors that have one; None when none has."""
-        found = [state["step"] for state in self.optimizer.state.values() if "step" in state]
+        states = self.optimizer.state
+        taken, self._steps_P = self._steps_P, None
+        if taken is not None and len(taken) == len(states) and all("step" in one for one in states.values()):
+            return taken  # just gathered for the corrections, and of all tensors
+        found = [state["step"] for state in states.values() if "step" in state]
         return _stacked(found) if found else None
 
     def _corrections(self, states: Sequence[Mapping[str, Any]]) -> Tensor:
@@ -104,8 +114,8 @@ class UpdateWatch:
             beta2 = {id(one): group.get("betas", (0.0, 0.0))[1] for group in groups for one in group["params"]}
             betas = [torch.as_tensor(beta2.get(id(one), 0.0), dtype=torch.float64) for one in self.parameters]
             self._betas_P, self._betas_of = torch.stack(betas), key
-        steps_P = _stacked([state.get("step", 0) for state in states])
-        return 1.0 - self._betas_P.to(steps_P.device) ** steps_P
+        self._steps_P = _stacked([state.get("step", 0) for state in states])
+        return 1.0 - self._betas_P.to(self._steps_P.device) ** self._steps_P
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,89 +127,103 @@ class _Part:
     dtype: torch.dtype
     num_elements: int
     num_runs: int
-    is_alone: bool
 
     @property
     def num_measured(self) -> int:
-        return max(self.num_runs * SAMPLE_RUN or self.num_elements, 1)
+        return self.num_runs * SAMPLE_RUN or self.num_elements
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return (self.num_runs, SAMPLE_RUN) if self.num_runs else self.shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Room:
+    """Where measured elements are gathered, a part each: `rows` (G, N), `targets` the same as (G, *shape copied)."""
+
+    rows: tuple[Tensor, ...]
+    targets: tuple[Tensor, ...]
 
 
 class _Layout:
-    """Which elements are measured, and room to gather them: one call copies those of all small and sampled tensors."""
+    """Which elements are measured, and room to gather those of all small and sampled tensors side by side.
+
+    The count of operations is what costs: one copy a shape.
+    """
 
     def __init__(self, tensors: Sequence[Tensor], stride: int) -> None:
         self.stride = stride
         self.parts = _parts(tensors, stride)
-        flat = [place for part in self.parts for place in part.places]
-        self._device = tensors[0].device
-        self.order_P = torch.tensor(sorted(range(len(flat)), key=flat.__getitem__), device=self._device)
-        self.measured = [0] * len(flat)
+        self.whole = [at for at, one in enumerate(tensors) if stride == 1 and one.numel() >= SMALL]
+        flat = [*(place for part in self.parts for place in part.places), *self.whole]
+        device = tensors[0].device
+        self.order_P = torch.tensor(sorted(range(len(flat)), key=flat.__getitem__), device=device)
+        self.measured = [max(one.numel(), 1) for one in tensors]
         for part in self.parts:
             for place in part.places:
-                self.measured[place] = part.num_measured
-        self._gathered = [place for part in self.parts if not part.is_alone for place in part.places]
-        self._rooms: dict[str, list[Tensor]] = {}
-        self._targets: dict[str, list[Tensor]] = {}
+                self.measured[place] = max(part.num_measured, 1)
+        shares = [max(one.numel(), 1) / num for one, num in zip(tensors, self.measured, strict=True)]
+        self.scale_P = torch.tensor(shares, dtype=torch.float64, device=device)
+        self._device = device
+        self._rooms: dict[str, _Room] = {}
+        self._views: dict[tuple[bool, int], tuple[int, Tensor]] = {}
 
-    def gather(self, what: str, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The measured elements of each part, fp32 or fp64 (G, N); overwritten by the next call for the same `what`.
+    def gather(self, what: str, tensors: Sequence[Tensor | None]) -> _Room:
+        """The measured elements, fp32 or fp64; the next call for `what` overwrites them. None counts as zeros."""
+        room = self._rooms.get(what) or self._make_room(what)
+        for part, target in zip(self.parts, room.targets, strict=True):
+            sources = [self._measured(what, place, tensors[place], part) for place in part.places]
+            there = [source for source in sources if source is not None]
+            if len(there) == len(sources):
+                torch.stack(there, out=target)  # casts too
+                continue
+            for row, source in zip(target, sources, strict=True):
+                row.zero_() if source is None else row.copy_(source)
+        return room
 
-        A tensor that is None counts as zeros among others, and as None by itself.
-        """
-        if what not in self._rooms:
-            self._make_room(what)
-        targets, sources = self._targets[what], self._sources(tensors)
-        if any(source is None for source in sources):
-            for target, source in zip(targets, sources, strict=True):
-                if source is None:
-                    target.zero_()
-            targets = [target for target, source in zip(targets, sources, strict=True) if source is not None]
-        there = [source for source in sources if source is not None]
-        if there:
-            torch._foreach_copy_(targets, there)  # casts too; one call, where a loop would cost more than the copies
-        rooms = iter(self._rooms[what])
-        return [_row(tensors[part.places[0]]) if part.is_alone else next(rooms) for part in self.parts]
+    def _make_room(self, what: str) -> _Room:
+        rows = tuple(
+            torch.zeros(len(part.places), part.num_measured, dtype=_wide(part), device=self._device)
+            for part in self.parts
+        )
+        targets = [row.view(len(part.places), *part.row_shape) for row, part in zip(rows, self.parts, strict=True)]
+        self._rooms[what] = _Room(rows=rows, targets=tuple(targets))
+        return self._rooms[what]
 
-    def _make_room(self, what: str) -> None:
-        rooms, targets = [], []
-        for part in self.parts:
-            if not part.is_alone:
-                dtype = torch.promote_types(part.dtype, torch.float32)
-                room_GN = torch.zeros(len(part.places), part.num_measured, dtype=dtype, device=self._device)
-                rooms.append(room_GN)
-                shape = (part.num_runs, SAMPLE_RUN) if part.num_runs else part.shape
-                targets += [row.view(shape) for row in room_GN[:, : math.prod(shape)]]
-        self._rooms[what], self._targets[what] = rooms, targets
-
-    def _sources(self, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """What is copied of each gathered tensor."""
-        chosen = [tensors[place] for place in self._gathered]
-        return [None if one is None else self._measured(one) for one in chosen]
-
-    def _measured(self, tensor: Tensor) -> Tensor:
-        runs = _num_runs(tensor.numel(), self.stride)
-        if not runs:
+    def _measured(self, what: str, place: int, tensor: Tensor | None, part: _Part) -> Tensor | None:
+        if tensor is None or not part.num_runs:
             return tensor
-        return torch.as_strided(tensor.contiguous(), (runs, SAMPLE_RUN), (SAMPLE_RUN * self.stride, 1))
+        key = (what == "second", place)
+        seen = self._views.get(key)
+        if what != "grad" and seen is not None and seen[0] == tensor.data_ptr():
+            return seen[1]
+        size, strides = (part.num_runs, SAMPLE_RUN), (SAMPLE_RUN * self.stride, 1)
+        view = torch.as_strided(tensor.contiguous(), size, strides)
+        if what != "grad" and tensor.is_contiguous():  # a view of a gradient would keep its memory after zero_grad
+            self._views[key] = (tensor.data_ptr(), view)
+        return view
 
 
 def _parts(tensors: Sequence[Tensor], stride: int) -> tuple[_Part, ...]:
-    """Equal shapes together, since small ones cost more to visit than to measure; a large whole one by itself."""
-    placed: dict[object, list[int]] = {}
+    """Equal shapes together, since small ones cost more to visit than to measure; large whole ones are left out."""
+    placed: dict[tuple[tuple[int, ...], torch.dtype], list[int]] = {}
     for index, tensor in enumerate(tensors):
-        alone = index if tensor.numel() >= SMALL and stride == 1 else None
-        placed.setdefault((tuple(tensor.shape), tensor.dtype, alone), []).append(index)
+        if stride > 1 or tensor.numel() < SMALL:
+            placed.setdefault((tuple(tensor.shape), tensor.dtype), []).append(index)
     return tuple(
         _Part(
             places=tuple(places),
-            shape=tuple(tensors[places[0]].shape),
-            dtype=tensors[places[0]].dtype,
-            num_elements=tensors[places[0]].numel(),
-            num_runs=_num_runs(tensors[places[0]].numel(), stride),
-            is_alone=tensors[places[0]].numel() >= SMALL and stride == 1,
+            shape=shape,
+            dtype=dtype,
+            num_elements=math.prod(shape),
+            num_runs=_num_runs(math.prod(shape), stride),
         )
-        for places in placed.values()
+        for (shape, dtype), places in placed.items()
     )
+
+
+def _wide(part: _Part) -> torch.dtype:
+    return torch.promote_types(part.dtype, torch.float32)
 
 
 def _num_runs(num_elements: int, stride: int) -> int:
@@ -209,21 +233,18 @@ def _num_runs(num_elements: int, stride: int) -> int:
     return -(-(num_elements - SAMPLE_RUN + 1) // (SAMPLE_RUN * stride))
 
 
-def _row(tensor: Tensor | None) -> Tensor | None:
-    """A whole tensor as one row, in place where it is contiguous."""
-    if tensor is None:
-        return None
-    row_1N = tensor.reshape(1, -1)
-    return row_1N if row_1N.dtype in (torch.float32, torch.float64) else row_1N.float()
+def _flat(tensor: Tensor) -> Tensor:
+    """A whole tensor as one vector, in place where it is contiguous."""
+    flat = tensor.reshape(-1)
+    return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
+
+
+def _over_root(g_N: Tensor, v_N: Tensor) -> Tensor:
+    return g_N * (v_N + TINY).rsqrt()
 
 
 def _where(tensors: Sequence[Tensor | None], both: Sequence[bool]) -> list[Tensor | None]:
     return [local_part(one) if ok and one is not None else None for one, ok in zip(tensors, both, strict=True)]
-
-
-def _given(matrix: Tensor | None) -> Tensor:
-    assert matrix is not None, "a parameter is always there"
-    return matrix
 
 
 def _stacked(steps: Sequence[Any]) -> Tensor:
@@ -234,6 +255,10 @@ def _stacked(steps: Sequence[Any]) -> Tensor:
     return torch.stack([torch.as_tensor(step, dtype=torch.float64, device=device) for step in steps])
 
 
-def _square_sums(values_GN: Tensor) -> Tensor:
-    norms_G: Tensor = torch.linalg.vector_norm(values_GN, dim=1)
-    return norms_G.double().square()
+def _norms(rows: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.linalg.vector_norm(row_GN, dim=1).double() for row_GN in rows]
+
+
+def _norm(values_N: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(values_N)
+    return norm.double()[None]

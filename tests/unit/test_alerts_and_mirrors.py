@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from recording import IDENTITY
 
 from spiketriage.readers.telemetry.names import DEFAULT
@@ -114,6 +115,29 @@ def test_without_a_spool_a_lost_alert_is_counted(tmp_path: Path) -> None:
     alerts.alert(loss_alert())
     alerts.close()
     assert alerts.num_dropped == 1
+
+
+def test_a_recorded_nan_is_told_unless_a_guard_judged_it_or_a_loss_scaler_skips_it(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    alerts = Alerts([Command(["sh", "-c", f"cat >> {out}; echo >> {out}"])], look_every_s=0.01, cooldown_s=0)
+    with Recorder(tmp_path, rank=3, identity=IDENTITY, patience_s=60) as recorder:
+        alerts.watch(recorder, run="r1", next_command="spiketriage triage r1")
+        for number in (1, 2, 3, 4):
+            with recorder.step(number) as step:
+                step.log({"loss/sum": float("nan") if number in (2, 4) else 1.0})
+                if number == 2:
+                    step.log({"guard/action": 2.0})
+                if number == 3:
+                    step.log({"loss_scale": 1024.0, "grad/norm": float("inf")})
+                if number == 4:
+                    step.tensor("local_gradient", "w", torch.tensor([1.0, float("inf")]))
+            until(lambda: recorder._lane.num_waiting == 0)
+        until(out.exists)
+    alerts.close()
+    (sent,) = [json.loads(line) for line in out.read_text().splitlines()]
+    assert (sent["severity"], sent["key"], sent["step"], sent["rank"]) == ("error", "nonfinite/3", 4, 3)
+    assert sent["summary"] == "rank 3: step 4 has a NaN or Inf: local_gradient w, loss/sum"
+    assert (sent["run"], sent["next_command"]) == ("r1", "spiketriage triage r1")
 
 
 def test_mirrors_get_every_metric_under_our_names(tmp_path: Path) -> None:

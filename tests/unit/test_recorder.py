@@ -28,6 +28,7 @@ import spiketriage.train.recorder, spiketriage.train.tensors, spiketriage.train.
 import spiketriage.train.alerts, spiketriage.train.batch_signals, spiketriage.train.ddp
 import spiketriage.train.expert_signals, spiketriage.train.fp8_signals
 import spiketriage.train.layers, spiketriage.train.mirrors, spiketriage.train.observer
+import spiketriage.train.agree, spiketriage.train.guard, spiketriage.train.held, spiketriage.detect
 desk = ("cli", "runbook", "report", "practice", "diagnosis", "incident", "readers")
 heavy = {"duckdb", "typer", "rich", "pyarrow", "pydantic", "jinja2", "tensorboard", "wandb"}
 print(sorted(heavy & set(sys.modules)), [name for name in desk if f"spiketriage.{name}" in sys.modules])
@@ -95,6 +96,26 @@ def test_equal_values_have_equal_digests_however_they_lie_in_memory(tmp_path: Pa
     found = read_segment(recorder.path).steps[0].digests
     assert found[Link("optimizer", "plain")] == found[Link("optimizer", "strided")]
     assert found[Link("optimizer", "plain")] != found[Link("optimizer", "other")]
+
+
+def test_each_digest_is_of_the_bytes_as_they_are_and_a_nan_that_stays_is_named_each_time(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(4))
+    with Recorder(tmp_path, rank=0, identity=IDENTITY) as recorder:
+        for number in (1, 2, 3):
+            with recorder.step(number) as step:
+                step.tensors("params_before", {"w": weight})
+                if number == 1:
+                    weight.detach()[2] = float("nan")
+                step.tensors("params_after", {"w": weight})
+            if number == 2:
+                seen = weight._version
+                weight.data[0] = 7.0  # between two steps, and past torch's own count of changes
+                assert weight._version == seen
+    first, second, third = read_segment(recorder.path).steps
+    before, after = Link("params_before", "w"), Link("params_after", "w")
+    assert second.digests[before] == first.digests[after] != first.digests[before]
+    assert third.digests[before] != second.digests[after]
+    assert [record.nonfinite for record in (first, second, third)] == [(after,), (before, after), (before, after)]
 
 
 def test_links_may_change_from_step_to_step(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from recording import IDENTITY, ROOT
 
 from spiketriage.readers.telemetry.native import read_segment
 from spiketriage.readers.telemetry.ring import read_ring
+from spiketriage.train.batch_signals import record_batch, record_logz
+from spiketriage.train.layers import LayerStatistics
 from spiketriage.train.observer import Observer
 from spiketriage.train.recorder import Recorder
 from spiketriage.train.step_recorder import StepRecorder
@@ -210,8 +212,9 @@ class Counter:
 
 def one_step(model: torch.nn.Module, optimizer: Any, observer: Observer, step: StepRecorder, counter: Counter) -> None:
     observer.begin(step)
+    out = model(torch.randn(4, 8))  # counted too: the hooks of the layers run in it
     with counter.off():
-        model(torch.randn(4, 8)).square().sum().backward()
+        out.square().sum().backward()
     observer.local_gradients(step)
     norm = observer.reduced_gradients(step)
     torch.nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, norm)
@@ -229,19 +232,26 @@ def test_a_recorded_step_asks_no_tensor_for_its_value(tmp_path: Path, monkeypatc
     counter = Counter(monkeypatch)
     with Recorder(tmp_path, rank=0, identity=IDENTITY, budget_share=None) as recorder:
         observer = Observer(model.named_parameters(), optimizer, recorder=recorder)
+        layers = LayerStatistics({str(at): layer for at, layer in enumerate(model)}, recorder)
+        ids, valid = torch.arange(12).view(3, 4), torch.ones(3, 4, dtype=torch.bool)
         for number in (1, 2, 3):
             counter.is_on = True
             with recorder.step(number) as step:
                 step.capture({"position": number})
-                step.tokens(torch.arange(12).view(3, 4))
+                step.tokens(ids)
                 one_step(model, optimizer, observer, step, counter)
+                layers.record(step)
+                record_batch(step, ids, ids, valid, vocabulary=12)
+                record_logz(step, ids.float(), valid)
+                step.series("loss/per_sample", torch.ones(3))
             counter.is_on = False
     float(torch.tensor(1.0))  # the counter counts
     counter.is_on = True
     float(torch.tensor(1.0))
     assert counter.calls == ["__float__"]
     record = read_segment(recorder.path).steps[-1]
-    assert (record.metrics["loss/sum"], record.metrics["tokens/valid"]) == (3.0, 7.0)
+    assert (record.metrics["loss/sum"], record.metrics["tokens/valid"]) == (3.0, 12.0)
+    assert (len(record.series["activations/rms"]), record.metrics["logz/max"]) == (25, 11.0)
     assert len(record.digests) == 50 * (4 + 3)
 
 
