@@ -17,7 +17,7 @@ from run_folder import flip_byte, write_run
 
 from spiketriage import digests
 from spiketriage.errors import CorruptFileError, EvidenceError
-from spiketriage.readers.checkpoints import dcp, safetensors_file, safetensors_files
+from spiketriage.readers.checkpoints import dcp, own_generation, safetensors_file, safetensors_files
 from spiketriage.readers.checkpoints.native import read_generation, read_generations
 from spiketriage.readers.scan.run import measure
 
@@ -273,3 +273,24 @@ def test_reading_generations_never_imports_torch_or_safetensors(healthy):
         env={**os.environ, "PYTHONPATH": os.getcwd()},
     )
     assert (told.returncode, told.stderr) == (0, "")
+
+
+def test_inspect_holds_a_generation_against_its_manifest(generation):
+    facts = own_generation.read(generation)
+    assert (facts.layout, facts.step, facts.complete, facts.world_size) == ("spiketriage", 80, True, 2)
+    assert (facts.problems, facts.interrupted) == ((), "")
+    assert {one.name for one in facts.tensors if one.role == "parameter"} == {
+        f"model.{name}" for name in ("embed.weight", "block.0.weight", "head.weight")
+    }
+    assert {(one.rank, one.values["position"]) for one in facts.fields if one.name == "cursor"} == {
+        (0, "160"),
+        (1, "161"),
+    }
+    path = generation / "rank-00001.json"
+    path.write_bytes(path.read_bytes().replace(b"161", b"162"))
+    (problem,) = own_generation.read(generation).problems
+    assert f"{path}: digest: expected " in problem
+    (generation / "COMPLETE").unlink()
+    unfinished = own_generation.read(generation)
+    assert not unfinished.complete
+    assert "the generation was not finished" in unfinished.interrupted

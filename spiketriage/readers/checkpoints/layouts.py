@@ -25,6 +25,7 @@ from spiketriage.readers.checkpoints import (
     megatron_legacy,
     nanotron,
     olmo_core,
+    own_generation,
     safetensors_files,
     torch_save,
     torchtitan,
@@ -47,6 +48,7 @@ class Layout(Format, Protocol):
 LAYOUTS: tuple[Layout, ...] = cast(
     "tuple[Layout, ...]",
     (
+        own_generation,
         deepspeed_universal,
         deepspeed_zero,
         olmo_core,
