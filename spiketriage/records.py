@@ -144,7 +144,11 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """`MANIFEST.json` of a native generation; per-rank field and tensor digests are hex XXH3-128."""
+    """`MANIFEST.json` of a native generation; per-rank field and tensor digests are hex XXH3-128.
+
+    `files` have the tree digests of `digests.tree_of_file`. `nonfinite` names, by rank, what was not finite when it was
+    saved. An empty digest was not stated by whoever saved.
+    """
 
     generation: str
     step: int
@@ -160,6 +164,9 @@ class Manifest:
     code_digest: str
     config_digest: str
     index_digest: str
+    tokenizer_digest: str = ""
+    model_digest: str = ""
+    nonfinite: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

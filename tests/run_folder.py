@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save
+import torch
 
 from spiketriage import digests
 from spiketriage.records import Document, FileEntry, Link, Manifest
+from spiketriage.train import generation_tensors
 from spiketriage.wire import data_index, generation, telemetry
 
 NUM_RANKS = 2
@@ -53,7 +56,7 @@ class Plants:
     spike_at: int | None = None  # loss + 4, gradient norm x 20
     nan_at: int | None = None  # loss and gradient norm are NaN at this step
     missing_complete: str | None = None  # name of a generation
-    flipped_byte: str | None = None  # `step-000080/params.rank-00001.safetensors`
+    flipped_byte: str | None = None  # `step-000080/tensors/__0_0.distcp`: the third byte from the end
     nan_tensor: str | None = None  # name of a generation; digests agree, the tensor does not
     disagreeing: str | None = None  # name of a generation whose rank 1 holds other parameters
     rotten_document: str | None = None  # id of a document (`doc-0` … `doc-7`)
@@ -149,27 +152,49 @@ def _rank_parameters(step: int, rank: int, plan: Plants) -> dict[str, np.ndarray
     return tensors
 
 
+@lru_cache
+def _stored(name: str, step: int, has_nan: bool) -> Mapping[str, bytes]:
+    """The files of the tensors of a generation, as torch writes them, by path in it."""
+    plan = Plants(nan_tensor=name if has_nan else None)
+    arrays = {"params": _rank_parameters(step, 0, plan), "optimizer": moments(step), "buffers": {}}
+    groups = {group: {key: torch.from_numpy(value) for key, value in held.items()} for group, held in arrays.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        generation_tensors.write(Path(folder), groups)
+        paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
 def _write_generation(folder: Path, step: int, plan: Plants) -> None:
     name = generation.generation_name(step)
     target = folder / "checkpoints" / name
-    target.mkdir()
+    (target / generation.TENSORS).mkdir(parents=True)
+    for path, data in _stored(name, step, plan.nan_tensor == name).items():
+        (target / path).write_bytes(data)
     fields: dict[str, dict[str, str]] = {}
     tensors: dict[str, dict[str, dict[str, str]]] = {}
     for rank in range(NUM_RANKS):
         params, state = _rank_parameters(step, rank, plan), moments(step)
-        scheduler = {"step": step}
-        cursor = {"rng": digests.of_bytes(b"%d" % rank), "cursor": {"position": step * 2 + rank}}
-        (target / generation.params_file(rank)).write_bytes(save(params))
-        (target / generation.optimizer_file(rank)).write_bytes(save(state))
-        (target / generation.state_file(rank)).write_text(json.dumps({"scheduler": scheduler, **cursor}))
+        rest = {
+            "scheduler": {"step": step},
+            "rng": {},
+            "cursor": {"position": step * 2 + rank},
+            "num_tokens": step * 64,
+        }
+        rest |= {"scaler": {}, "guard": {}, "is_cursor_global": False}
+        (target / generation.rank_file(rank)).write_text(json.dumps(rest))
         tensors[f"rank-{rank}"] = {"params": tensor_digests(params), "optimizer": tensor_digests(state)}
         fields[f"rank-{rank}"] = state_fields(step, rank) | {
             "params": digests.of_mapping(tensors[f"rank-{rank}"]["params"])
         }
     release = "r1" if step < RESTART_FROM + 1 else "r2"
     files = tuple(
-        FileEntry(path=path.name, size_bytes=path.stat().st_size, digest=digests.of_file(path))
-        for path in sorted(target.iterdir())
+        FileEntry(
+            path=path.relative_to(target).as_posix(),
+            size_bytes=path.stat().st_size,
+            digest=digests.tree_of_file(path),
+        )
+        for path in sorted(target.rglob("*"))
+        if path.is_file()
     )
     manifest = Manifest(
         generation=name,

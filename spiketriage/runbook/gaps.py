@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from spiketriage.diagnosis.findings import counted
-from spiketriage.readers.checkpoints.native import rank_disagreements
 from spiketriage.readers.telemetry.lineage import Telemetry
 from spiketriage.records import NATIVE, GenerationFacts, Manifest, RunSettings
 from spiketriage.runbook import layout
-from spiketriage.wire.generation import COMPLETE_NAME
+from spiketriage.wire.generation import COMPLETE_NAME, rank_disagreements
 
 DEFAULT_INDEX = "data/index.json"
 MAX_NAMED = 3

@@ -1,45 +1,37 @@
-"""Native generations: every rank writes its files, rank 0 the manifest and then `COMPLETE`; loading fails closed.
+"""Native generations: tensors through DCP, a file a rank for the rest, then the manifest and `COMPLETE`.
 
-This module never loads a pickle and never treats a generation without `COMPLETE` as one.
+This module never overwrites a generation (one whose step is saved again is moved aside), and never treats a folder
+without `COMPLETE` as one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from spiketriage import digests, durable
-from spiketriage.errors import CorruptFileError, EvidenceError
+from spiketriage.errors import CorruptFileError, EvidenceError, PartialError
 from spiketriage.records import FileEntry, Manifest
-from spiketriage.train.tensors import hex_digests
+from spiketriage.train import generation_tensors
+from spiketriage.train.generation_tensors import NO_TENSORS
+from spiketriage.train.rank_state import RankState, StateDigests, canonical, digest_state, model_digest
+from spiketriage.train.together import gathered, place, together
 from spiketriage.wire import generation as wire
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankState:
-    """Everything that one rank needs to continue bit for bit.
-
-    `optimizer` tensors are named `<parameter>/<moment>`; `rng` is the generator's state as hex.
-    """
-
-    params: Mapping[str, Tensor]
-    optimizer: Mapping[str, Tensor]
-    scheduler: Mapping[str, Any]
-    rng: str
-    cursor: Mapping[str, Any]
-    num_tokens: int
+_FOLDER = re.compile(r"step-(\d{1,18})\Z")
+_REST = ("scheduler", "scaler", "guard", "rng", "cursor", "is_cursor_global", "num_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """What produced a generation; goes into its manifest."""
+    """What produced a generation; goes into its manifest. An empty digest is not stated."""
 
     hparams: Mapping[str, Any]
     schedule: Mapping[str, Any]
@@ -47,148 +39,282 @@ class Provenance:
     code_digest: str
     config_digest: str
     index_digest: str
+    tokenizer_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateDigests:
-    """Hex digests of a state: one per field, and one per tensor of params and optimizer."""
+class Staged:
+    """A rank's part of a generation that is about to be written, with the digests of what it must hold."""
 
-    fields: Mapping[str, str]
-    tensors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-
-
-def digest_state(state: RankState) -> StateDigests:
-    """Digests of `state`, the same before a save and after a load."""
-    tensors = {"params": hex_digests(state.params), "optimizer": hex_digests(state.optimizer)}
-    fields = {name: digests.of_mapping(parts) for name, parts in tensors.items()}
-    fields["scheduler"] = digests.of_bytes(_canonical(state.scheduler))
-    fields["rng"] = digests.of_bytes(state.rng.encode())
-    fields["cursor"] = digests.of_bytes(_canonical(state.cursor))
-    return StateDigests(fields=fields, tensors=tensors)
+    step: int
+    state: RankState
+    digests: StateDigests
+    provenance: Provenance
 
 
 def save(checkpoints: Path, *, step: int, state: RankState, provenance: Provenance) -> Path:
-    """Write the generation of `step`; collective over all ranks of the default process group.
+    """Write the generation of `step`; collective over all ranks of the default process group, if there is one.
 
     Returns the generation's folder. `COMPLETE` exists only when every file of every rank is on disk.
-    """
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    folder = checkpoints / wire.generation_name(step)
-    folder.mkdir(parents=True, exist_ok=True)
-    entries = _write_rank(folder, rank, state)
-    taken = digest_state(state)
-    gathered: list[Any] = [None] * world_size
-    dist.all_gather_object(gathered, (rank, entries, taken))
-    if rank == 0:
-        manifest = Manifest(
-            generation=folder.name,
-            step=step,
-            num_tokens=state.num_tokens,
-            world_size=world_size,
-            files=tuple(entry for _, part, _ in gathered for entry in part),
-            fields={f"rank-{n}": dict(found.fields) for n, _, found in gathered},
-            tensors={f"rank-{n}": dict(found.tensors) for n, _, found in gathered},
-            scheduler=dict(state.scheduler),
-            hparams=provenance.hparams,
-            schedule=provenance.schedule,
-            code_path=provenance.code_path,
-            code_digest=provenance.code_digest,
-            config_digest=provenance.config_digest,
-            index_digest=provenance.index_digest,
-        )
-        _complete(folder, manifest)
-    dist.barrier()
-    return folder
-
-
-def read_rank(folder: Path, rank: int) -> RankState:
-    """This rank's state as the files hold it, unverified.
 
     Raises:
-        EvidenceError: a file is missing or unreadable.
+        PartialError: a rank could not write (every rank raises); what was complete before still is.
     """
+    return write(
+        checkpoints, Staged(step=step, state=state, digests=digest_state(state), provenance=provenance), group=None
+    )
+
+
+def write(checkpoints: Path, staged: Staged, *, group: dist.ProcessGroup | None) -> Path:
+    """Write what was staged, as `save` does, with collectives of `group` alone."""
+    folder = checkpoints / wire.generation_name(staged.step)
+    groups = staged.state.groups
+    contiguous = {name: {key: one.contiguous() for key, one in held.items()} for name, held in groups.items()}
     try:
-        params = load_file(folder / wire.params_file(rank))
-        optimizer = load_file(folder / wire.optimizer_file(rank))
-        rest = json.loads((folder / wire.state_file(rank)).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise EvidenceError(f"{folder}: state of rank {rank} cannot be read: {error}") from error
-    return RankState(params=params, optimizer=optimizer, **rest)
+        together(lambda: _make_room(folder) if place(group).rank == 0 else None, group=group)
+        together(lambda: generation_tensors.write(folder, contiguous, group=group), group=group)
+        parts = gathered(lambda: _write_rest(folder, staged, place(group).rank), group=group)
+        together(lambda: _complete(folder, staged, parts) if place(group).rank == 0 else None, group=group)
+    except EvidenceError as error:
+        raise PartialError(
+            f"{folder}: this generation was not saved: {error.message}",
+            hint="older generations are as they were; free space or mend the file system, then save again",
+        ) from error
+    return folder
 
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a complete generation.
 
     Raises:
-        CorruptFileError: `COMPLETE` or the manifest is missing, damaged, or they disagree.
+        CorruptFileError: `COMPLETE` or the manifest is missing, damaged, of another generation, or they disagree.
     """
     try:
         data = (folder / wire.MANIFEST_NAME).read_bytes()
         mark = (folder / wire.COMPLETE_NAME).read_text(encoding="ascii").strip()
         manifest = wire.from_json(json.loads(data))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(folder, "generation", expected="MANIFEST.json and COMPLETE", seen=error) from error
     if mark != digests.of_bytes(data):
         raise CorruptFileError(folder, "COMPLETE", expected=digests.of_bytes(data), seen=mark)
+    if manifest.generation != folder.name:
+        seen = f"that of {manifest.generation}"
+        raise CorruptFileError(folder / wire.MANIFEST_NAME, "content", expected=f"that of {folder.name}", seen=seen)
     return manifest
 
 
-def load_verified(folder: Path, rank: int) -> RankState:
-    """This rank's state, after every file that it needs and every field agreed with the manifest.
+def load_verified(folder: Path, like: Mapping[str, Tensor] = NO_TENSORS) -> RankState:
+    """This rank's state, after every file and every field agreed with the manifest; collective.
+
+    Each rank reads its share of the files to verify them, and all ranks refuse together. `like` are the live
+    parameters whose device and sharding the loaded tensors take (see `generation_tensors.read`). On another number of
+    ranks than saved it, `rng` comes back empty (generators must be seeded anew: no number of ranks continues another's)
+    and the guard's state is that of the first rank; a cursor that is not global is refused.
 
     Raises:
-        EvidenceError: anything is missing or differs; the file or field is named.
+        EvidenceError: anything is missing, extra or different; the file or field is named.
     """
-    manifest = read_manifest(folder)
-    mine = {wire.params_file(rank), wire.optimizer_file(rank), wire.state_file(rank)}
-    for entry in manifest.files:
-        if entry.path in mine:
-            seen = digests.of_file(folder / entry.path)
-            if seen != entry.digest:
-                raise CorruptFileError(folder / entry.path, "digest", expected=entry.digest, seen=seen)
-    state = read_rank(folder, rank)
-    expected = manifest.fields[f"rank-{rank}"]
-    for name, seen in digest_state(state).fields.items():
-        if seen != expected[name]:
-            raise CorruptFileError(folder, f"field {name} of rank {rank}", expected=expected[name], seen=seen)
+    manifest = together(lambda: read_manifest(folder))
+    together(lambda: _refuse(_file_problems(folder, manifest)))
+    state = read_state(folder, like)
+    together(lambda: _refuse(_field_problems(folder, manifest, digest_state(state))))
     return state
+
+
+def read_state(folder: Path, like: Mapping[str, Tensor] = NO_TENSORS) -> RankState:
+    """What `load_verified` returns, unverified: whatever the files hold. Collective.
+
+    Raises:
+        EvidenceError: a file is missing or unreadable, or this number of ranks cannot go on from it.
+    """
+    rest = together(lambda: _read_rest(folder))
+    room = together(lambda: generation_tensors.make_room(folder, like))
+    together(lambda: generation_tensors.fill(room))
+    groups = room.groups
+    return RankState(params=groups["params"], optimizer=groups["optimizer"], buffers=groups["buffers"], **rest)
+
+
+def generations(checkpoints: Path) -> tuple[Path, ...]:
+    """Folders that are named as generations, complete or not, the newest first."""
+    found = ((int(named[1]), path) for path in checkpoints.glob("step-*") if (named := _FOLDER.match(path.name)))
+    return tuple(path for _, path in sorted(found, reverse=True))
 
 
 def newest_complete(checkpoints: Path) -> Path | None:
     """The complete generation with the highest step; incomplete and damaged ones are passed over."""
-    for folder in sorted(checkpoints.glob("step-*"), reverse=True):
-        try:
-            read_manifest(folder)
-        except EvidenceError:
+    return next((folder for folder in generations(checkpoints) if _manifest(folder) is not None), None)
+
+
+def newest_known_good(checkpoints: Path, before: int) -> Path | None:
+    """The newest generation older than step `before` that is complete, was finite, and on which ranks agreed.
+
+    It reads manifests alone; `load_verified` then reads every byte.
+    """
+    for folder in generations(checkpoints):
+        manifest = _manifest(folder)
+        if manifest is None or manifest.step >= before:
             continue
-        return folder
+        if not any(manifest.nonfinite.values()) and not wire.rank_disagreements(manifest):
+            return folder
     return None
 
 
-def _write_rank(folder: Path, rank: int, state: RankState) -> list[FileEntry]:
-    params, optimizer, rest = (name(rank) for name in (wire.params_file, wire.optimizer_file, wire.state_file))
-    save_file({key: value.contiguous() for key, value in state.params.items()}, folder / params)
-    save_file({key: value.contiguous() for key, value in state.optimizer.items()}, folder / optimizer)
-    text = {
-        "scheduler": state.scheduler,
-        "rng": state.rng,
-        "cursor": state.cursor,
-        "num_tokens": state.num_tokens,
-    }
-    (folder / rest).write_bytes(_canonical(text))
-    entries = []
-    for name in (params, optimizer, rest):
-        durable.sync(folder / name)
-        path = folder / name
-        entries.append(FileEntry(path=name, size_bytes=path.stat().st_size, digest=digests.of_file(path)))
-    return entries
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What one rank wrote: its files, and the digests of what it holds."""
+
+    files: tuple[FileEntry, ...]
+    digests: StateDigests
+    cursor: str
 
 
-def _complete(folder: Path, manifest: Manifest) -> None:
+def _manifest(folder: Path) -> Manifest | None:
+    try:
+        return read_manifest(folder)
+    except EvidenceError:
+        return None
+
+
+def _make_room(folder: Path) -> None:
+    """An empty folder; what stands in its place, complete or left by a killed save, is moved aside."""
+    if folder.exists():
+        aside = folder.parent / wire.SUPERSEDED
+        aside.mkdir(exist_ok=True)
+        number = sum(1 for _ in aside.glob(f"{folder.name}.*"))
+        folder.rename(aside / f"{folder.name}.{number}")
+        durable.sync(aside)
+    (folder / wire.TENSORS).mkdir(parents=True)
+    durable.sync(folder.parent)
+
+
+def _write_rest(folder: Path, staged: Staged, rank: int) -> _Part:
+    """Write this rank's file, and take the digest of every file that this rank has written."""
+    rest = {name: getattr(staged.state, name) for name in _REST}
+    durable.write(folder / wire.rank_file(rank), canonical(rest))
+    durable.sync(folder / wire.TENSORS)
+    written = [path for path in sorted((folder / wire.TENSORS).iterdir()) if _wrote(path.name) == rank]
+    return _Part(
+        files=tuple(_entry(folder, path) for path in (folder / wire.rank_file(rank), *written)),
+        digests=staged.digests,
+        cursor=canonical(staged.state.cursor).decode() if staged.state.is_cursor_global else "",
+    )
+
+
+def _wrote(name: str) -> int:
+    """The rank that has a tensor file in its own page cache; the rest is the first rank's."""
+    named = re.match(r"__(\d+)_", name)
+    return int(named[1]) if named else 0
+
+
+def _entry(folder: Path, path: Path) -> FileEntry:
+    name = path.relative_to(folder).as_posix()
+    return FileEntry(path=name, size_bytes=path.stat().st_size, digest=digests.tree_of_file(path))
+
+
+def _complete(folder: Path, staged: Staged, parts: list[_Part]) -> None:
+    """Write the manifest and, when it is on disk, the mark of completion."""
+    if len({part.cursor for part in parts}) > 1:
+        raise EvidenceError("the data cursor is said to be global, but differs between ranks")
+    by_rank = {wire.rank_name(rank): part.digests for rank, part in enumerate(parts)}
+    stated = {name: getattr(staged.provenance, name) for name in Provenance.__slots__}
+    manifest = Manifest(
+        generation=folder.name,
+        step=staged.step,
+        num_tokens=staged.state.num_tokens,
+        world_size=len(parts),
+        files=tuple(entry for part in parts for entry in part.files),
+        fields={rank: dict(found.fields) for rank, found in by_rank.items()},
+        tensors={rank: {group: dict(held) for group, held in one.tensors.items()} for rank, one in by_rank.items()},
+        scheduler=dict(staged.state.scheduler),
+        model_digest=model_digest(staged.state.params),
+        nonfinite={rank: found.nonfinite for rank, found in by_rank.items() if found.nonfinite},
+        **stated,
+    )
     data = json.dumps(wire.to_json(manifest), indent=1, sort_keys=True).encode()
     for name, content in ((wire.MANIFEST_NAME, data), (wire.COMPLETE_NAME, digests.of_bytes(data).encode())):
         durable.write(folder / name, content)
 
 
-def _canonical(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, sort_keys=True).encode()
+def _read_rest(folder: Path) -> dict[str, Any]:
+    """What this rank goes on with beside tensors."""
+    here = place()
+    saved = sorted(folder.glob("rank-*.json"))
+    if len(saved) == here.world_size:
+        return _read_rank(folder / wire.rank_file(here.rank))
+    if not saved:
+        raise EvidenceError(f"{folder}: holds no file of a rank")
+    return _reshared(folder, [_read_rank(path) for path in saved], here.world_size)
+
+
+def _read_rank(path: Path) -> dict[str, Any]:
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        return {name: held[name] for name in _REST}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EvidenceError(f"{path}: cannot be read: {error}") from error
+
+
+def _reshared(folder: Path, saved: list[dict[str, Any]], world_size: int) -> dict[str, Any]:
+    """What every rank of another number of ranks goes on with.
+
+    Raises:
+        EvidenceError: the ranks that saved did not share one state, or one position in the data.
+    """
+    ranks = f"{folder}: saved by {len(saved)} ranks, loaded by {world_size}"
+    for name in ("scheduler", "scaler", "num_tokens", "cursor"):
+        if any(one[name] != saved[0][name] for one in saved):
+            raise EvidenceError(f"{ranks}: {name} differs between the ranks that saved", hint=_RESHARD_HINT)
+    if not saved[0]["is_cursor_global"]:
+        raise EvidenceError(
+            f"{ranks}: the data cursor is each rank's own, so no other number of ranks can go on from it",
+            hint=_RESHARD_HINT,
+        )
+    return {**saved[0], "rng": {}}
+
+
+_RESHARD_HINT = "load with the number of ranks that saved, or save one cursor for all ranks with is_cursor_global=True"
+
+
+def _refuse(problems: Iterator[CorruptFileError]) -> None:
+    if problem := next(problems, None):
+        raise problem
+
+
+def _file_problems(folder: Path, manifest: Manifest) -> Iterator[CorruptFileError]:
+    """What is wrong with this rank's share of the files; the first rank looks for missing and foreign ones, too."""
+    here = place()
+    if here.rank == 0:
+        yield from _listing_problems(folder, manifest)
+    for entry in manifest.files[here.rank :: here.world_size]:
+        seen = digests.tree_of_file(folder / entry.path)
+        if seen != entry.digest:
+            yield CorruptFileError(folder / entry.path, "digest", expected=entry.digest, seen=seen)
+
+
+def _listing_problems(folder: Path, manifest: Manifest) -> Iterator[CorruptFileError]:
+    listed = {entry.path: entry for entry in manifest.files}
+    present = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
+    for name in sorted(present.keys() - listed.keys() - wire.BESIDE):
+        yield CorruptFileError(folder / name, "file", expected="only what the manifest lists", seen="one more")
+    for name, entry in listed.items():
+        seen = f"{present[name].stat().st_size} bytes" if name in present else "no such file"
+        if seen != f"{entry.size_bytes} bytes":
+            yield CorruptFileError(folder / name, "size", expected=f"{entry.size_bytes} bytes", seen=seen)
+
+
+def _field_problems(folder: Path, manifest: Manifest, seen: StateDigests) -> Iterator[CorruptFileError]:
+    """What was read and is not what was saved: on the same ranks every field, on others every tensor that is whole."""
+    rank = wire.rank_name(place().rank)
+    saved = manifest.fields.get(rank, {})
+    if saved.get("placement") == seen.fields["placement"]:
+        for name, digest in seen.fields.items():
+            if saved.get(name) != digest:
+                where = f"field {name} of {rank.replace('-', ' ')}"
+                yield CorruptFileError(folder, where, expected=saved.get(name), seen=digest)
+        return
+    first = manifest.tensors.get(wire.rank_name(0), {})
+    for group, tensors in seen.tensors.items():
+        for name, digest in tensors.items():
+            expected = digest if "@" in name else first.get(group, {}).get(name, digest)
+            if expected != digest:
+                yield CorruptFileError(folder, f"{group} {name}", expected=expected, seen=digest)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spiketriage.records import Identity
-from spiketriage.train.checkpoint import StateDigests
+from spiketriage.train.rank_state import StateDigests
 from spiketriage.train.recorder import Recorder
 from spiketriage.train.step_recorder import StepRecorder
 

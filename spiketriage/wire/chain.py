@@ -20,7 +20,7 @@ STAGES: tuple[str, ...] = (
     "params_after",
 )
 
-STATE_FIELDS: tuple[str, ...] = ("params", "optimizer", "scheduler", "rng", "cursor")
+STATE_FIELDS: tuple[str, ...] = ("params", "optimizer", "buffers", "scheduler", "scaler", "guard", "rng", "cursor")
 
 # Local quantities are taken before the collective, global ones after it.
 METRICS: dict[str, str] = {

@@ -6,41 +6,35 @@ This module never loads a tensor into a framework and never raises for a damaged
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from spiketriage.digests import of_bytes, of_file
+from spiketriage.digests import of_bytes
 from spiketriage.errors import CorruptFileError, EvidenceError
-from spiketriage.readers.checkpoints import safetensors_file
+from spiketriage.facts import CheckpointFacts, StoredFile
+from spiketriage.readers.checkpoints import dcp
+from spiketriage.readers.checkpoints.folder import stored_files
 from spiketriage.readers.json_file import is_count, is_inside, parse_object, read_bytes
-from spiketriage.readers.scan.spread import not_measured, spread
-from spiketriage.records import FileEntry, GenerationFacts, Manifest
+from spiketriage.readers.scan.oddities import nonfinite, oddities, suspicions
+from spiketriage.readers.scan.run import measure
+from spiketriage.records import NATIVE, FileEntry, GenerationFacts, Manifest
 from spiketriage.wire import generation as wire
 
-NAME = "native"
 _FOLDER = re.compile(r"step-(\d{1,18})\Z")
-_RANK_FILE = re.compile(r"\.rank-\d+\.")
-_RANK_FILE = re.compile(r"(params|optimizer|state)\.rank-\d{5}\.(safetensors|json)")
+_RANK_FILE = re.compile(r"rank-\d{5}\.json")
+_UNDER = f"{wire.TENSORS}/"
 
 
 @dataclass(slots=True, kw_only=True)
 class _Measured:
     digests: dict[str, str] = field(default_factory=dict)
     nonfinite: list[str] = field(default_factory=list)
+    odd: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FileSeen:
-    """What one pass over a file measured; no digest where it could not be read."""
-
-    digest: str
-    nonfinite: tuple[str, ...]
-    problem: str
 
 
 def claims(path: Path) -> bool:
@@ -57,7 +51,9 @@ def holds_ours(path: Path) -> bool:
         names = [entry.name for entry in path.iterdir()]
     except OSError:
         return False
-    return any(name in (wire.MANIFEST_NAME, wire.COMPLETE_NAME) or _RANK_FILE.fullmatch(name) for name in names)
+    if wire.MANIFEST_NAME in names or wire.COMPLETE_NAME in names:
+        return True
+    return wire.TENSORS in names and any(_RANK_FILE.fullmatch(name) for name in names)
 
 
 def read_generations(folder: Path, *, verify: bool) -> tuple[GenerationFacts, ...]:
@@ -77,7 +73,7 @@ def read_generations(folder: Path, *, verify: bool) -> tuple[GenerationFacts, ..
 def read_generation(path: Path, *, verify: bool, executor: Executor | None = None) -> GenerationFacts:
     """The generation in folder `path`; everything wrong with it is in `problems`, one sentence each.
 
-    `executor` has each file read by one of its workers; by default they are read here, one after the other.
+    `executor` has pieces of files read by its workers; by default by threads of this process.
     """
     measured = _Measured()
     manifest: Manifest | None = None
@@ -90,11 +86,10 @@ def read_generation(path: Path, *, verify: bool, executor: Executor | None = Non
         measured.problems.append(error.message)
     if manifest is not None:
         measured.problems += _contradictions(path, manifest)
-        files = [path / entry.path for entry in manifest.files]
-        found = _measure_files(files, executor) if verify else repeat(None, len(files))
-        for entry, seen in zip(manifest.files, found, strict=True):
-            if _is_there(path, entry, measured) and seen is not None:
-                _compare(path, entry, seen, manifest, measured)
+        present = _present(path, measured)
+        measured.problems += _listing(path, manifest, present)
+        if verify:
+            _measure(path, manifest, present, measured, executor)
     named = _FOLDER.match(path.name)
     step = manifest.step if manifest is not None else int(named[1]) if named else None
     return GenerationFacts(
@@ -105,7 +100,9 @@ def read_generation(path: Path, *, verify: bool, executor: Executor | None = Non
         complete=complete,
         file_digests=measured.digests,
         nonfinite=tuple(measured.nonfinite),
-        problems=tuple(measured.problems),
+        problems=tuple(dict.fromkeys(measured.problems)),
+        odd=tuple(measured.odd),
+        notes=tuple(measured.notes),
     )
 
 
@@ -168,97 +165,84 @@ def _contradictions(path: Path, manifest: Manifest) -> list[str]:
     problems = []
     if manifest.generation != path.name:
         problems.append(f"{path}: the manifest is that of generation {manifest.generation}")
-    listed = {entry.path for entry in manifest.files}
-    # Bounded by what the manifest lists: a lying world size must not make us count to it.
-    num_params = sum(1 for name in listed if name.startswith("params.rank-"))
-    if num_params != manifest.world_size or wire.params_file(manifest.world_size - 1) not in listed:
-        problems.append(f"{path}: expected parameters of {manifest.world_size} ranks, the manifest lists {num_params}")
-    return problems + list(rank_disagreements(manifest))
+    listed = sum(1 for entry in manifest.files if _RANK_FILE.fullmatch(entry.path))
+    # Counted in what the manifest lists: a lying world size must not make us count to it.
+    if listed != manifest.world_size or len(manifest.fields) != manifest.world_size:
+        problems.append(f"{path}: expected a file of each of {manifest.world_size} ranks, the manifest lists {listed}")
+    return problems + list(wire.rank_disagreements(manifest))
 
 
-def rank_disagreements(manifest: Manifest) -> tuple[str, ...]:
-    """One sentence for each rank whose parameters, by the manifest, are not those of the lowest rank."""
-    held = {rank: fields["params"] for rank, fields in sorted(manifest.fields.items()) if "params" in fields}
-    if not held:
-        return ()
-    first = next(iter(held))
-    return tuple(
-        f"{manifest.generation}: ranks disagree: params of {rank} differ from {first}{_tensors(manifest, first, rank)}"
-        for rank, digest in held.items()
-        if digest != held[first]
-    )
-
-
-def _tensors(manifest: Manifest, first: str, rank: str) -> str:
-    ours = manifest.tensors.get(first, {}).get("params", {})
-    theirs = manifest.tensors.get(rank, {}).get("params", {})
-    names = sorted(name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name])
-    return f" (tensor {', '.join(names[:3])}{' …' if len(names) > 3 else ''})" if names else ""
-
-
-def _measure_files(files: Sequence[Path], executor: Executor | None) -> Iterator[_FileSeen]:
-    if executor is None:
-        return map(_measure_file, files)
-    return spread(_measure_file, files, executor, lost=_lost)
-
-
-def _lost(file: Path, reason: str) -> _FileSeen:
-    return _FileSeen(digest="", nonfinite=(), problem=not_measured(str(file), reason))
-
-
-def _measure_file(file: Path) -> _FileSeen:
-    """One pass over a file, wherever an executor puts it."""
-    problem = ""
+def _present(path: Path, measured: _Measured) -> dict[str, StoredFile]:
     try:
-        if file.suffix == ".safetensors":
-            try:
-                facts = safetensors_file.measure(file)
-                return _FileSeen(digest=facts.digest, nonfinite=facts.nonfinite, problem="")
-            except CorruptFileError as error:
-                problem = error.message
-        return _FileSeen(digest=of_file(file), nonfinite=(), problem=problem)
+        return {file.path: file for file in stored_files(path)}
     except EvidenceError as error:
-        return _FileSeen(digest="", nonfinite=(), problem=problem or error.message)
+        measured.problems.append(error.message)
+        return {}
 
 
-def _is_there(path: Path, entry: FileEntry, measured: _Measured) -> bool:
-    file = path / entry.path
+def _listing(path: Path, manifest: Manifest, present: Mapping[str, StoredFile]) -> Iterator[str]:
+    """Files that are missing, of another length, or that no save of this generation wrote."""
+    listed = {entry.path: entry for entry in manifest.files}
+    for name, entry in listed.items():
+        if name not in present:
+            yield f"{path / name}: listed in the manifest, but {_why(path / name)}"
+        elif present[name].size_bytes != entry.size_bytes:
+            yield f"{path / name}: size: expected {entry.size_bytes} bytes, found {present[name].size_bytes}"
+    for name in sorted(present.keys() - listed.keys() - wire.BESIDE):
+        yield f"{path / name}: is not listed in the manifest: it is of another save"
+
+
+def _measure(
+    path: Path,
+    manifest: Manifest,
+    present: Mapping[str, StoredFile],
+    measured: _Measured,
+    executor: Executor | None,
+) -> None:
+    """One pass over every byte that the manifest lists."""
+    listed = {entry.path: entry for entry in manifest.files}
+    files = tuple(file for name, file in present.items() if name in listed)
     try:
-        size_bytes = file.stat().st_size
+        part = dcp.read_part(path, files, under=_UNDER)
+    except EvidenceError as error:
+        measured.problems.append(error.message)
+        part = dcp.Part(complete=False, world_size=None)
+    facts = CheckpointFacts(
+        layout=NATIVE,
+        name=path.name,
+        path=path,
+        stated_steps=(),
+        complete=part.complete,
+        world_size=manifest.world_size,
+        files=files,
+        tensors=part.tensors,
+        extents=part.extents,
+    )
+    found = measure(facts, is_full=True, executor=executor)
+    measured.digests |= {one.path: one.digest for one in found.files if one.digest}
+    damaged: dict[str, list[str]] = {}
+    for one in found.damage:
+        damaged.setdefault(one.path, []).append(one.name)
+    for name, seen in measured.digests.items():
+        if seen != listed[name].digest:
+            measured.problems.append(_changed(path / name, listed[name], seen, damaged.get(name, [])))
+    measured.problems += [*part.problems, *found.problems]
+    measured.nonfinite += nonfinite(facts.tensors, found)
+    measured.odd += oddities(facts.tensors, found)
+    measured.notes += suspicions(facts.tensors, found)
+
+
+def _changed(file: Path, entry: FileEntry, seen: str, damaged: list[str]) -> str:
+    """The tensors are named by the checksum that torch keeps beside each of them."""
+    names = f" ({', '.join(damaged[:3])}{' …' if len(damaged) > 3 else ''})" if damaged else ""
+    return f"{file}: digest: expected {entry.digest}, found {seen}{names}"
+
+
+def _why(file: Path) -> str:
+    try:
+        file.stat()
+    except FileNotFoundError:
+        return "is missing"
     except OSError as error:
-        measured.problems.append(f"{file}: listed in the manifest, but {_why(error)}")
-        return False
-    if size_bytes != entry.size_bytes:
-        measured.problems.append(f"{file}: size: expected {entry.size_bytes} bytes, found {size_bytes}")
-    return True
-
-
-def _compare(path: Path, entry: FileEntry, seen: _FileSeen, manifest: Manifest, measured: _Measured) -> None:
-    file = path / entry.path
-    if seen.problem:
-        measured.problems.append(seen.problem)
-    if not seen.digest:
-        return
-    measured.digests[entry.path] = seen.digest
-    measured.nonfinite += [f"{entry.path}: {name}" for name in seen.nonfinite]
-    if seen.digest != entry.digest:
-        where = _damaged_tensors(file, entry, manifest)
-        measured.problems.append(f"{file}: digest: expected {entry.digest}, found {seen.digest}{where}")
-
-
-def _damaged_tensors(file: Path, entry: FileEntry, manifest: Manifest) -> str:
-    group, _, rest = entry.path.partition(".rank-")
-    number = rest.removesuffix(".safetensors")
-    expected = manifest.tensors.get(f"rank-{int(number)}", {}).get(group, {}) if number.isdigit() else {}
-    if not expected:
-        return ""
-    try:
-        seen = safetensors_file.tensor_digests(file)
-    except EvidenceError:
-        return ""  # its header is damaged too, which is a problem of its own and already told
-    names = sorted(name for name in expected if seen.get(name) != expected[name])
-    return f" (tensor {', '.join(names[:3])}{' …' if len(names) > 3 else ''})" if names else ""
-
-
-def _why(error: OSError) -> str:
-    return "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror or error}"
+        return f"cannot be read: {error.strerror or error}"
+    return "is not a regular file"

@@ -14,7 +14,7 @@ It never decides on one rank alone: an overflow anywhere in the group skips the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ class ScaleState:
         return asdict(self)
 
 
-def from_json(stored: dict[str, Any]) -> ScaleState:
+def from_json(stored: Mapping[str, Any]) -> ScaleState:
     """The state that `to_json` wrote.
 
     Raises:

@@ -29,10 +29,10 @@ def before_load(trainer: Any, generation: Path, *, age_steps: int) -> Path:
     restore = module.__dict__["restore"]
     step = int(generation.name.removeprefix("step-")) - age_steps
 
-    def stale(path: Path, rank: int) -> Any:
+    def stale(path: Path) -> Any:
         module.__dict__["restore"] = restore
-        older = restore(path.parent / f"step-{step:06d}", rank)
-        return replace(restore(path, rank), optimizer=older.optimizer)
+        older = restore(path.parent / f"step-{step:06d}")
+        return replace(restore(path), optimizer=older.optimizer)
 
     module.__dict__["restore"] = stale
     return generation

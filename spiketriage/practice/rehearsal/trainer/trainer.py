@@ -18,9 +18,12 @@ from torch import Tensor
 
 from spiketriage.digests import of_file
 from spiketriage.records import Identity, Link
-from spiketriage.train.checkpoint import Provenance, RankState, digest_state, load_verified, save
+from spiketriage.train import random_state
+from spiketriage.train.checkpoint import Provenance, load_verified, save
 from spiketriage.train.harness import Context, Loaded, Overrides
 from spiketriage.train.identity import identify
+from spiketriage.train.module_state import capture, put
+from spiketriage.train.rank_state import RankState, digest_state
 from spiketriage.train.recorder import Recorder
 from spiketriage.train.stabilizers import loss_scale as dynamic
 from spiketriage.train.stabilizers.cross_entropy import IGNORE, cross_entropy_sum
@@ -84,44 +87,33 @@ class Trainer:
 
     def load(self, generation: Path, loader: str) -> Loaded:
         """Replace the whole state by that of `generation`."""
-        read = load_verified if loader == "verified" else restore
-        state = read(generation, self.context.rank)
+        state = load_verified(generation) if loader == "verified" else restore(generation)
+        put(state, self.model, self.optimizer)
+        random_state.restore(state.rng)
         step = int(state.cursor["step"])
-        with torch.no_grad():
-            for name, parameter in self.params.items():
-                parameter.copy_(state.params[name])
-                entry = {key: state.optimizer[f"{name}/{key}"].clone() for key in ("step", "exp_avg", "exp_avg_sq")}
-                self.optimizer.state[parameter] = entry
-        torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state.rng), dtype=torch.uint8))
         self.loaded_cursor = dict(state.cursor)
         self.sampler.cursor = dict(state.cursor)
         self.scheduler_base = int(state.scheduler["last_step"])
         self.loaded_step = self.last_step = step
         self.num_tokens = state.num_tokens
         if self.scale is not None:
-            self.scale = dynamic.from_json(state.scheduler["loss_scale"])
+            self.scale = dynamic.from_json(state.scaler)
         return Loaded(generation=generation.name, step=step, digests=digest_state(self.state()))
 
     def state(self) -> RankState:
         """Everything that this rank needs to continue, as it stands in memory."""
-        moments = {
-            f"{name}/{key}": value
-            for name, parameter in self.params.items()
-            for key, value in self.optimizer.state[parameter].items()
-        }
+        held = capture(self.model, self.optimizer)
         return RankState(
-            params={name: parameter.detach() for name, parameter in self.params.items()},
-            optimizer=moments,
-            scheduler=self._scheduler(),
-            rng=bytes(torch.get_rng_state().tolist()).hex(),
+            params=held.params,
+            optimizer=held.optimizer,
+            buffers=held.buffers,
+            scheduler={"last_step": self.scheduler_step(self.last_step)},
+            scaler={} if self.scale is None else self.scale.to_json(),
+            rng=random_state.saved(),
             cursor=dict(self.sampler.cursor),
+            is_cursor_global=True,
             num_tokens=self.num_tokens,
         )
-
-    def _scheduler(self) -> dict[str, Any]:
-        """The scheduler's counter, and the state of the loss scale when there is one."""
-        scaler = {} if self.scale is None else {"loss_scale": self.scale.to_json()}
-        return {"last_step": self.scheduler_step(self.last_step), **scaler}
 
     def save(self, checkpoints: Path) -> Path:
         """Write the generation of the last step; collective."""
