@@ -140,8 +140,10 @@ class Source:
             if hasattr(one, "set_epoch"):
                 one.set_epoch(epoch)
         for generator in _generators(self._samplers):
-            # One that goes on from epoch to epoch would make an epoch's order depend on how often it was begun.
-            generator.manual_seed(self._first_seeds[id(generator)] + epoch)
+            # One that goes on from epoch to epoch would make an epoch's order depend on how often it was begun. One that
+            # a sampler made for itself later is the sampler's business.
+            if id(generator) in self._first_seeds:
+                generator.manual_seed(self._first_seeds[id(generator)] + epoch)
 
 
 class _Names:

@@ -5,8 +5,6 @@ It never loads or saves a file and never builds an object.
 
 from __future__ import annotations
 
-import json
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from spiketriage.train import module_state, random_state
 from spiketriage.train.adapters.source import Source
-from spiketriage.train.checkpoint import RankState
 from spiketriage.train.harness import Overrides
+from spiketriage.train.rank_state import RankState
 
 
 class Stateful(Protocol):
@@ -89,70 +88,32 @@ class Counters:
 
 def held(parts: Parts, counters: Counters) -> RankState:
     """The state in memory; its tensors are the live ones."""
-    moments = {
-        f"{name}/{key}": value
-        for name, one in parts.params.items()
-        for key, value in parts.optimizer.state.get(one, {}).items()
-        if isinstance(value, Tensor)
-    }
+    tensors = module_state.capture(parts.model, parts.optimizer)
     return RankState(
-        params={name: one.detach() for name, one in parts.params.items()},
-        optimizer=moments,
+        params=tensors.params,
+        optimizer=tensors.optimizer,
+        buffers=tensors.buffers,
         scheduler={
             "scheduler": _plain({} if parts.scheduler is None else parts.scheduler.state_dict()),
             "groups": [_plain(_settings(group)) for group in parts.optimizer.param_groups],
-            "scaler": _plain({} if parts.scaler is None else parts.scaler.state_dict()),
-            "guard": counters.guard,
         },
-        rng=json.dumps(_rng()),
+        scaler=_plain({} if parts.scaler is None else parts.scaler.state_dict()),
+        guard=counters.guard,
+        rng=random_state.saved(),
         cursor=counters.cursor,
         num_tokens=counters.num_tokens,
     )
 
 
-@torch.no_grad()
 def put(state: RankState, parts: Parts) -> None:
-    """Let the parts hold `state`: parameters in place, moments, settings of the groups, scheduler, scaler."""
-    for name, one in parts.params.items():
-        one.copy_(state.params[name])
-    moments: dict[str, dict[str, Tensor]] = {}
-    for name, value in state.optimizer.items():
-        parameter, _, key = name.rpartition("/")
-        moments.setdefault(parameter, {})[key] = value.clone()
-    for name, one in parts.params.items():
-        parts.optimizer.state.pop(one, None)
-        if name in moments:
-            parts.optimizer.state[one] = moments[name]
+    """Let the parts hold `state`: parameters, buffers, moments, settings of the groups, scheduler, scaler."""
+    module_state.put(state, parts.model, parts.optimizer)
     for group, settings in zip(parts.optimizer.param_groups, state.scheduler["groups"], strict=True):
         group.update(_like(settings, group))
     if parts.scheduler is not None:
         parts.scheduler.load_state_dict(_like(state.scheduler["scheduler"], parts.scheduler.state_dict()))
-    if parts.scaler is not None and state.scheduler["scaler"]:
-        parts.scaler.load_state_dict(dict(state.scheduler["scaler"]))
-
-
-def put_rng(state: RankState) -> None:
-    """Set the generators of Python, numpy and torch as they were."""
-    told = json.loads(state.rng)
-    version, numbers, gauss = told["python"]
-    random.setstate((version, tuple(numbers), gauss))
-    name, keys, *rest = told["numpy"]
-    np.random.set_state((name, np.frombuffer(bytes.fromhex(keys), dtype="<u4"), *rest))
-    torch.set_rng_state(torch.frombuffer(bytearray.fromhex(told["torch"]), dtype=torch.uint8))
-    if "cuda" in told and torch.cuda.is_available():
-        torch.cuda.set_rng_state(torch.frombuffer(bytearray.fromhex(told["cuda"]), dtype=torch.uint8))
-
-
-def _rng() -> dict[str, Any]:
-    name, keys, *rest = np.random.get_state(legacy=True)
-    told: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": [name, np.asarray(keys, dtype="<u4").tobytes().hex(), *rest],
-        "torch": torch.get_rng_state().numpy().tobytes().hex(),
-    }
-    if torch.cuda.is_available():
-        told["cuda"] = torch.cuda.get_rng_state().numpy().tobytes().hex()
-    return told
+    if parts.scaler is not None and state.scaler:
+        parts.scaler.load_state_dict(dict(state.scaler))
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,8 +122,10 @@ def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """The value in plain JSON: tensors and numpy's numbers as numbers, tuples as lists; the rest is left out."""
-    if isinstance(value, Tensor | np.generic):
-        return value.item() if value.size == 1 or getattr(value, "numel", lambda: 1)() == 1 else value.tolist()
+    if isinstance(value, Tensor):
+        return value.item() if value.numel() == 1 else value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, Mapping):
         told = {str(name): _plain(one) for name, one in value.items()}
         return {name: one for name, one in told.items() if one is not _NOTHING}

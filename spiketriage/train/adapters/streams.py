@@ -29,6 +29,13 @@ class Stream:
         self._own: State | None = None
         self._outer: list[State] = []
 
+    @classmethod
+    def from_here(cls) -> Stream:
+        """A stream that begins where the generators stand: a block in it draws as the training would, unnoticed."""
+        stream = cls()
+        stream._own = _take()
+        return stream
+
     def __enter__(self) -> None:
         self._outer.append(_take())
         if self._own is None:
