@@ -153,7 +153,7 @@ def spike() -> Dossier:
             refused={
                 "step-000240": "newer than onset (step 201)",
                 "step-000220": "newer than onset (step 201)",
-                "step-000200": "optimizer.rank-00001.safetensors: digest differs from MANIFEST.json",
+                "step-000200": "tensors/__1_0.distcp: digest differs from MANIFEST.json",
             },
         ),
         artifacts=(
@@ -166,7 +166,7 @@ def spike() -> Dossier:
                 note="torn tail, 37 bytes",
             ),
             artifact(
-                "checkpoints/step-000180/params.rank-00000.safetensors",
+                "checkpoints/step-000180/tensors/__0_0.distcp",
                 "generation",
                 4_218_880,
                 kept="pinned",

@@ -226,6 +226,7 @@ def state_fields(step: int, rank: int) -> dict[str, str]:
     return {
         "params": digests.of_mapping(tensor_digests(parameters(step))),
         "optimizer": digests.of_mapping(tensor_digests(moments(step))),
+        **{name: digests.of_bytes(name.encode()) for name in ("buffers", "scaler", "guard")},
         "scheduler": digests.of_bytes(b"scheduler %d" % step),
         "rng": digests.of_bytes(b"rng %d %d" % (step, rank)),
         "cursor": digests.of_bytes(b"cursor %d %d" % (step, rank)),

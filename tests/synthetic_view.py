@@ -35,7 +35,7 @@ HPARAMS = {"betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0}
 SCHEDULE = {"kind": "warmup-cosine", "peak": 3e-3, "floor": 3e-4, "warmup_steps": 10, "total_steps": 200}
 FIRST_ENDS, RESTART = 45, 40
 DOCUMENTS_PER_STEP = 4
-FIELDS = ("params", "optimizer", "scheduler", "rng", "cursor")
+FIELDS = ("params", "optimizer", "buffers", "scheduler", "scaler", "guard", "rng", "cursor")
 
 
 def raw(*parts: object) -> bytes:

@@ -63,10 +63,11 @@ def test_every_command_is_told_of() -> None:
 
 
 def test_there_is_a_page_for_each_step_in_the_order_of_the_runbook() -> None:
-    assert list(PAGES) == ["0-at-3am", *(f"{number}-{step}" for number, step in enumerate(ORDER, start=1))]
+    steps = [f"{number}-{step}" for number, step in enumerate(ORDER, start=1)]
+    assert list(PAGES) == ["0-at-3am", *steps, "record", "stabilizers"]
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if not name.startswith("0")])
+@pytest.mark.parametrize("name", [name for name in PAGES if name[0] in "123456789"])
 def test_a_page_has_the_six_headings(name: str) -> None:
     assert re.findall(r"^## (.*)$", PAGES[name], re.MULTILINE) == HEADINGS
 

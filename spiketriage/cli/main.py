@@ -236,6 +236,19 @@ def inspect(path: o.Place, deep: o.Every = False, cluster: o.Cluster = None, as_
 
 
 @app.command()
+def defenses(target: o.Target = None, as_json: o.Json = False) -> int:
+    """Say which defences against spikes are on, and what each costs.
+
+    In bring-up order, on, off or unknown, with the evidence; a harness is read and never run.
+    """
+    from spiketriage.practice.rehearsal.trainer.config import ALWAYS, DEFENSES
+    from spiketriage.runbook import defenses as it
+
+    place = str(find_run(None)) if target is None else target
+    return show("defenses", it.run(place, rehearsable=DEFENSES, built_in=ALWAYS), as_json)
+
+
+@app.command()
 def documents(
     store: o.Store,
     number: o.Numbers = None,

@@ -54,6 +54,15 @@ Deep = Annotated[bool, typer.Option("--deep", help="Read every byte of evidence 
 Stdin = Annotated[bool, typer.Option("--stdin", help="Read a JSON-lines trace from standard input instead.")]
 Place = Annotated[Path, typer.Argument(metavar="PATH", show_default=False, help="A folder or a file of any kind.")]
 Every = Annotated[bool, typer.Option("--deep", help="Read every byte, however large the checkpoint is.")]
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TARGET",
+        envvar="SPIKETRIAGE_RUN",
+        show_default=False,
+        help="Run folder, checkpoint, configuration file, or package.module:factory; else the run at hand.",
+    ),
+]
 Store = Annotated[
     Path, typer.Argument(metavar="STORE", show_default=False, help="A data store: its folder or one of its files.")
 ]
@@ -78,6 +87,10 @@ Fault = Annotated[
 Faults = Annotated[
     list[str] | None,
     typer.Option("--fault", metavar="NAME|FILE.py", help="Fault to score; repeatable; else all."),
+]
+Defenses = Annotated[
+    list[str] | None,
+    typer.Option("--defense", metavar="NAME", help="Stabilizer to turn on; repeatable; `defenses` names them."),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Moves where and when the fault strikes.")]
 Seeds = Annotated[str, typer.Option("--seeds", metavar="N,N,…", help="Seeds to score, separated by commas.")]

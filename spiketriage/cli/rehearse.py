@@ -21,6 +21,7 @@ def rehearse(
     fault: o.Fault = None,
     seed: o.Seed = 1,
     out: o.Out = None,
+    defense: o.Defenses = None,
     as_json: o.Json = False,
 ) -> int:
     """Train a small run with a planted fault, to practise on."""
@@ -31,7 +32,9 @@ def rehearse(
         raise UsageError("a rehearsal needs --fault and --out; `spiketriage rehearse list` shows the faults", hint=hint)
     from spiketriage.practice.rehearsal import launch as it
 
-    return show("rehearse", it.run(fault=fault, seed=seed, out=out, argv=called()), as_json)
+    return show(
+        "rehearse", it.run(fault=fault, seed=seed, out=out, defenses=tuple(defense or ()), argv=called()), as_json
+    )
 
 
 @app.command("list")

@@ -25,6 +25,7 @@ _PLAIN = str.maketrans(
     | {"‘": "'", "’": "'", "“": '"', "”": '"', "·": "-", "•": "*", "±": "+-", "≠": "!=", "≈": "~"}
 )
 _UNSHOWN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_WHOLE = re.compile(r"(?:next|  or): |    (?:import|rehearse)  ")  # what a person copies must come in one piece
 _STYLES = (
     (r"\b(differs|nonfinite|established|refused|missing)\b", "bold red"),
     (r"\b(agrees|bitwise identical|nothing-found)\b", "green"),
@@ -78,7 +79,7 @@ def show_text(lines: Iterable[str]) -> None:
 
 def wrapped(line: str, width: int) -> str:
     """Break a line at the width of a terminal, with a hanging indent; commands to paste stay whole."""
-    if len(line) <= width or line.startswith(("next: ", "  or: ")):
+    if len(line) <= width or _WHOLE.match(line):
         return line
     columns = [gap.end() for gap in re.finditer(r" {2,}", line) if gap.end() <= width // 2]
     hang = " " * (columns[-1] if columns else 2)

@@ -19,14 +19,14 @@ from torch import Tensor
 from spiketriage import digests, durable
 from spiketriage.errors import CorruptFileError, EvidenceError, PartialError
 from spiketriage.records import FileEntry, Manifest
-from spiketriage.train import generation_tensors
+from spiketriage.train import generation_tensors, rank_file
 from spiketriage.train.generation_tensors import NO_TENSORS
+from spiketriage.train.generation_verify import field_problems, file_problems
 from spiketriage.train.rank_state import RankState, StateDigests, canonical, digest_state, model_digest
 from spiketriage.train.together import gathered, place, together
 from spiketriage.wire import generation as wire
 
 _FOLDER = re.compile(r"step-(\d{1,18})\Z")
-_REST = ("scheduler", "scaler", "guard", "rng", "cursor", "is_cursor_global", "num_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,15 +109,15 @@ def load_verified(folder: Path, like: Mapping[str, Tensor] = NO_TENSORS) -> Rank
     Each rank reads its share of the files to verify them, and all ranks refuse together. `like` are the live
     parameters whose device and sharding the loaded tensors take (see `generation_tensors.read`). On another number of
     ranks than saved it, `rng` comes back empty (generators must be seeded anew: no number of ranks continues another's)
-    and the guard's state is that of the first rank; a cursor that is not global is refused.
+    and the guard's state is the first rank's with the recent batches of all; a cursor that is not global is refused.
 
     Raises:
         EvidenceError: anything is missing, extra or different; the file or field is named.
     """
     manifest = together(lambda: read_manifest(folder))
-    together(lambda: _refuse(_file_problems(folder, manifest)))
+    together(lambda: _refuse(file_problems(folder, manifest)))
     state = read_state(folder, like)
-    together(lambda: _refuse(_field_problems(folder, manifest, digest_state(state))))
+    together(lambda: _refuse(field_problems(folder, manifest, digest_state(state))))
     return state
 
 
@@ -127,7 +127,7 @@ def read_state(folder: Path, like: Mapping[str, Tensor] = NO_TENSORS) -> RankSta
     Raises:
         EvidenceError: a file is missing or unreadable, or this number of ranks cannot go on from it.
     """
-    rest = together(lambda: _read_rest(folder))
+    rest = together(lambda: rank_file.read(folder))
     room = together(lambda: generation_tensors.make_room(folder, like))
     together(lambda: generation_tensors.fill(room))
     groups = room.groups
@@ -189,12 +189,11 @@ def _make_room(folder: Path) -> None:
 
 def _write_rest(folder: Path, staged: Staged, rank: int) -> _Part:
     """Write this rank's file, and take the digest of every file that this rank has written."""
-    rest = {name: getattr(staged.state, name) for name in _REST}
-    durable.write(folder / wire.rank_file(rank), canonical(rest))
+    own = rank_file.write(folder, staged.state, rank)
     durable.sync(folder / wire.TENSORS)
     written = [path for path in sorted((folder / wire.TENSORS).iterdir()) if _wrote(path.name) == rank]
     return _Part(
-        files=tuple(_entry(folder, path) for path in (folder / wire.rank_file(rank), *written)),
+        files=tuple(_entry(folder, path) for path in (own, *written)),
         digests=staged.digests,
         cursor=canonical(staged.state.cursor).decode() if staged.state.is_cursor_global else "",
     )
@@ -235,86 +234,6 @@ def _complete(folder: Path, staged: Staged, parts: list[_Part]) -> None:
         durable.write(folder / name, content)
 
 
-def _read_rest(folder: Path) -> dict[str, Any]:
-    """What this rank goes on with beside tensors."""
-    here = place()
-    saved = sorted(folder.glob("rank-*.json"))
-    if len(saved) == here.world_size:
-        return _read_rank(folder / wire.rank_file(here.rank))
-    if not saved:
-        raise EvidenceError(f"{folder}: holds no file of a rank")
-    return _reshared(folder, [_read_rank(path) for path in saved], here.world_size)
-
-
-def _read_rank(path: Path) -> dict[str, Any]:
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-        return {name: held[name] for name in _REST}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EvidenceError(f"{path}: cannot be read: {error}") from error
-
-
-def _reshared(folder: Path, saved: list[dict[str, Any]], world_size: int) -> dict[str, Any]:
-    """What every rank of another number of ranks goes on with.
-
-    Raises:
-        EvidenceError: the ranks that saved did not share one state, or one position in the data.
-    """
-    ranks = f"{folder}: saved by {len(saved)} ranks, loaded by {world_size}"
-    for name in ("scheduler", "scaler", "num_tokens", "cursor"):
-        if any(one[name] != saved[0][name] for one in saved):
-            raise EvidenceError(f"{ranks}: {name} differs between the ranks that saved", hint=_RESHARD_HINT)
-    if not saved[0]["is_cursor_global"]:
-        raise EvidenceError(
-            f"{ranks}: the data cursor is each rank's own, so no other number of ranks can go on from it",
-            hint=_RESHARD_HINT,
-        )
-    return {**saved[0], "rng": {}}
-
-
-_RESHARD_HINT = "load with the number of ranks that saved, or save one cursor for all ranks with is_cursor_global=True"
-
-
 def _refuse(problems: Iterator[CorruptFileError]) -> None:
     if problem := next(problems, None):
         raise problem
-
-
-def _file_problems(folder: Path, manifest: Manifest) -> Iterator[CorruptFileError]:
-    """What is wrong with this rank's share of the files; the first rank looks for missing and foreign ones, too."""
-    here = place()
-    if here.rank == 0:
-        yield from _listing_problems(folder, manifest)
-    for entry in manifest.files[here.rank :: here.world_size]:
-        seen = digests.tree_of_file(folder / entry.path)
-        if seen != entry.digest:
-            yield CorruptFileError(folder / entry.path, "digest", expected=entry.digest, seen=seen)
-
-
-def _listing_problems(folder: Path, manifest: Manifest) -> Iterator[CorruptFileError]:
-    listed = {entry.path: entry for entry in manifest.files}
-    present = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
-    for name in sorted(present.keys() - listed.keys() - wire.BESIDE):
-        yield CorruptFileError(folder / name, "file", expected="only what the manifest lists", seen="one more")
-    for name, entry in listed.items():
-        seen = f"{present[name].stat().st_size} bytes" if name in present else "no such file"
-        if seen != f"{entry.size_bytes} bytes":
-            yield CorruptFileError(folder / name, "size", expected=f"{entry.size_bytes} bytes", seen=seen)
-
-
-def _field_problems(folder: Path, manifest: Manifest, seen: StateDigests) -> Iterator[CorruptFileError]:
-    """What was read and is not what was saved: on the same ranks every field, on others every tensor that is whole."""
-    rank = wire.rank_name(place().rank)
-    saved = manifest.fields.get(rank, {})
-    if saved.get("placement") == seen.fields["placement"]:
-        for name, digest in seen.fields.items():
-            if saved.get(name) != digest:
-                where = f"field {name} of {rank.replace('-', ' ')}"
-                yield CorruptFileError(folder, where, expected=saved.get(name), seen=digest)
-        return
-    first = manifest.tensors.get(wire.rank_name(0), {})
-    for group, tensors in seen.tensors.items():
-        for name, digest in tensors.items():
-            expected = digest if "@" in name else first.get(group, {}).get(name, digest)
-            if expected != digest:
-                yield CorruptFileError(folder, f"{group} {name}", expected=expected, seen=digest)

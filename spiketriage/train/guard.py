@@ -66,6 +66,11 @@ from spiketriage.train.guard_state import (
 
 __all__ = ["Decision", "Guard", "Policy", "exit_with_code"]
 
+NAME = "guard"
+REMOVES = "A NaN or an outlier that one step writes into the weights for good; ranks that decide apart."
+COST = "Six numbers all-reduced a step, and one host sync."
+WHEN = "From step 0 for nonfinites, for outliers once the bands are known (64 steps)."
+
 SCHEMA = 1  # of Guard.state()
 
 Value = Tensor | float | None

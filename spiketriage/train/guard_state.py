@@ -92,6 +92,15 @@ class Recent:
         return [[step, ids] for step, ids in self._steps]
 
 
+def of_all_ranks(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One state for another number of ranks, from those that each rank saved: the first's, with every recent batch."""
+    parts: dict[int, list[Any]] = {}
+    for state in states:
+        for step, ids in state.get("recent", ()):
+            parts.setdefault(step, []).extend(one for one in ids if one not in parts.get(step, ()))
+    return {**states[0], "recent": [[step, ids] for step, ids in sorted(parts.items())]} if parts else dict(states[0])
+
+
 def vote_digest(accounts: Accounts, patience: Patience) -> int:
     """A number below 2^62 of all that the outcome of a vote leads to; equal on all ranks, or they have parted.
 

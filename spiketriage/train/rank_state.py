@@ -16,6 +16,7 @@ from spiketriage import digests
 from spiketriage.train.generation_tensors import NO_TENSORS
 from spiketriage.train.tensors import digest, local_key, local_part
 from spiketriage.train.together import place
+from spiketriage.wire.chain import PLACEMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ def digest_state(state: RankState) -> StateDigests:
     fields = {group: digests.of_mapping(parts) for group, parts in tensors.items()}
     for name in ("scheduler", "scaler", "guard", "rng", "cursor"):
         fields[name] = digests.of_bytes(canonical(getattr(state, name)))
-    fields["placement"] = digests.of_bytes(canonical({"num_ranks": place().world_size, **_shards(state.groups)}))
+    fields[PLACEMENT] = digests.of_bytes(canonical({"num_ranks": place().world_size, **_shards(state.groups)}))
     nonfinite = tuple(name for found in taken.values() for name, one in found.items() if not one.finite)
     return StateDigests(fields=fields, tensors=tensors, nonfinite=nonfinite)
 

@@ -22,6 +22,8 @@ STAGES: tuple[str, ...] = (
 
 STATE_FIELDS: tuple[str, ...] = ("params", "optimizer", "buffers", "scheduler", "scaler", "guard", "rng", "cursor")
 
+PLACEMENT = "placement"  # how many ranks there were and which pieces each held: state is compared on equal ones alone
+
 # Local quantities are taken before the collective, global ones after it.
 METRICS: dict[str, str] = {
     "loss/sum": "nats, this rank, over its valid tokens",

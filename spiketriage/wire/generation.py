@@ -91,6 +91,7 @@ def from_json(value: Mapping[str, Any]) -> Manifest:
         rank: {name: first[name] if held == rank_name(0) else held for name, held in groups.items()}
         for rank, groups in fields["tensors"].items()
     }
+    fields["nonfinite"] = {rank: tuple(names) for rank, names in fields["nonfinite"].items()}
     manifest = Manifest(**fields)
     if not isinstance(manifest.step, int) or not isinstance(manifest.fields, dict):
         raise TypeError("step must be an integer and fields an object")

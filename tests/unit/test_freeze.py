@@ -134,11 +134,11 @@ def test_a_nan_is_the_onset(tmp_path):
     [
         ({"missing_complete": "step-000080"}, "COMPLETE: is missing"),
         (
-            {"flipped_byte": "step-000080/params.rank-00001.safetensors"},
-            "params.rank-00001.safetensors: digest",
+            {"flipped_byte": "step-000080/tensors/__0_0.distcp"},
+            "tensors/__0_0.distcp: digest",
         ),
-        ({"flipped_byte": "step-000080/state.rank-00000.json"}, "state.rank-00000.json: digest"),
-        ({"nan_tensor": "step-000080"}, "not finite: params.rank-00000.safetensors: block.0.weight"),
+        ({"flipped_byte": "step-000080/rank-00000.json"}, "rank-00000.json: digest"),
+        ({"nan_tensor": "step-000080"}, "not finite: model.block.0.weight"),
         ({"disagreeing": "step-000080"}, "ranks disagree"),
     ],
 )
@@ -203,7 +203,7 @@ def test_a_whole_attempt_that_cannot_be_read_is_a_gap(tmp_path):
 def test_a_damaged_generation_is_a_gap_and_an_unfinished_one_is_not(tmp_path, damage):
     run = write_run(tmp_path / "run", spike_at=110)
     folder = run / "checkpoints" / "step-000080"
-    path = folder / "params.rank-00001.safetensors"
+    path = folder / "tensors" / "__0_0.distcp"
     if damage == "flipped":
         flip_byte(path, path.stat().st_size - 3)
     elif damage == "truncated":
@@ -234,7 +234,7 @@ def test_a_data_folder_that_cannot_be_looked_at_is_a_gap(tmp_path):
 
 def test_a_repaired_gap_is_no_gap_any_more(tmp_path):
     run = write_run(tmp_path / "run", spike_at=110)
-    path = run / "checkpoints" / "step-000080" / "params.rank-00001.safetensors"
+    path = run / "checkpoints" / "step-000080" / "tensors" / "__0_0.distcp"
     flip_byte(path, path.stat().st_size - 3)
     assert frozen(run).exit_code == 6
     flip_byte(path, path.stat().st_size - 3)
@@ -260,7 +260,7 @@ def test_without_any_telemetry_the_rest_is_kept(tmp_path):
 def test_damage_elsewhere_is_a_gap(tmp_path, damage):
     run = write_run(tmp_path / "run", spike_at=110)
     if damage == "missing file":
-        (run / "checkpoints" / "step-000080" / "optimizer.rank-00001.safetensors").unlink()
+        (run / "checkpoints" / "step-000080" / "rank-00001.json").unlink()
     elif damage == "missing folder":
         shutil.rmtree(run / "checkpoints")
     elif damage == "lying index":
@@ -270,7 +270,7 @@ def test_damage_elsewhere_is_a_gap(tmp_path, damage):
     result = frozen(run)
     assert result.exit_code == 6
     words = {
-        "missing file": "checkpoints/step-000080/optimizer.rank-00001.safetensors: is missing",
+        "missing file": "checkpoints/step-000080/rank-00001.json: is missing",
         "missing folder": "checkpoints: cannot be listed",
         "lying index": "the index cannot be believed",
         "missing shard": "data/shard-00001.bin: is missing",
@@ -356,10 +356,11 @@ def test_known_good_outlives_the_trainers_rotation(tmp_path):
     assert sorted(path.name for path in good.path.iterdir()) == [
         "COMPLETE",
         "MANIFEST.json",
-        *(f"{group}.rank-0000{rank}.safetensors" for group in ("optimizer", "params") for rank in (0, 1)),
-        "state.rank-00000.json",
-        "state.rank-00001.json",
+        "rank-00000.json",
+        "rank-00001.json",
+        "tensors",
     ]
+    assert sorted(path.name for path in (good.path / "tensors").iterdir()) == [".metadata", "__0_0.distcp"]
     assert (found.folder / "evidence" / "pinned" / "data" / "shard-00001.bin").is_file()
 
 

@@ -156,9 +156,9 @@ def test_a_run_that_never_had_an_index_is_not_testable_and_clean(tmp_path):
 def test_a_damaged_generation_is_named_by_file(tmp_path, damage):
     run = write_run(tmp_path / "run")
     folder = run / "checkpoints" / "step-000080"
-    path = folder / "params.rank-00001.safetensors"
+    path = folder / "tensors" / "__0_0.distcp"
     if damage == "flipped":
-        flip_byte(path, path.stat().st_size - 3)
+        flip_byte(path, path.read_bytes().index(b"data/0") + 100)
     elif damage == "truncated":
         path.write_bytes(path.read_bytes()[:-5])
     elif damage == "missing":
@@ -215,7 +215,7 @@ def test_an_unfinished_freeze_is_no_evidence(tmp_path):
 
 def test_damage_after_the_freeze_moves_known_good(tmp_path):
     run = frozen(write_run(tmp_path / "run"))
-    path = run / "checkpoints" / "step-000120" / "optimizer.rank-00000.safetensors"
+    path = run / "checkpoints" / "step-000120" / "tensors" / "__0_0.distcp"
     flip_byte(path, path.stat().st_size - 1)
     result = hashed(run)
     assert result.exit_code == 4

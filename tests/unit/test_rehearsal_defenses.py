@@ -88,7 +88,7 @@ def test_all_of_them_together_learn_and_a_resumed_run_repeats_every_digest(tmp_p
         assert record.digests == behind[record.step].digests, record.step
     one, other = (read_manifest(folder / "checkpoints" / "step-000016") for folder in (run, again))
     assert one.fields == other.fields
-    assert one.scheduler["loss_scale"] == {
+    assert json.loads((run / "checkpoints" / "step-000016" / "rank-00000.json").read_text())["scaler"] == {
         "scale": 1024.0,
         "num_finite": NUM_STEPS,
         "num_skipped_in_row": 0,
@@ -113,9 +113,12 @@ def test_each_of_them_alone_changes_the_run_where_it_should(tmp_path: Path, data
     # Powers of two are exact: a loss scale that never overflows leaves no trace in any tensor.
     assert differing("loss-scale") == set()
     assert chains["loss-scale"].metrics["loss_scale"] == 1024.0
+    assert differing("guard") == set()
+    assert chains["guard"].metrics["guard/action"] == 0.0
     assert differing("z-loss") == behind
     assert {"activations", *behind} <= differing("softcap")
     assert {"params_before", "activations", "loss", *behind} <= differing("qk-norm")
+    assert {"params_before", "activations", "loss", *behind} <= differing("scaled-init")
 
 
 def test_an_overflow_skips_the_update_halves_the_scale_and_leaves_the_state_alone(tmp_path: Path, data: Path) -> None:
@@ -136,11 +139,11 @@ def test_an_overflow_skips_the_update_halves_the_scale_and_leaves_the_state_alon
     assert not math.isfinite(record.metrics["grad/norm"])
 
 
-def test_unknown_defenses_are_refused_and_without_any_nothing_is_written_about_them(tmp_path: Path) -> None:
+def test_unknown_defenses_are_refused_and_that_there_are_none_is_written(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="zloss"):
         Config(seed=1, num_steps=1, defenses=("zloss",))
     plain = Config(seed=1, num_steps=1)
-    assert "defenses" not in json.loads(staging.config_text(plain))
+    assert json.loads(staging.config_text(plain))["defenses"] == []
     (tmp_path / "config.json").write_text(staging.config_text(plain))
     assert read_config(tmp_path / "config.json") == plain
 
@@ -162,3 +165,22 @@ def test_capped_attention_has_a_reference_kernel_that_agrees_and_is_another_code
         how = Pass(precision="fp32", kernel="math")
         plain = uncapped.model(micro.inputs_MT, micro.mask_M1TT, how, Trace())[micro.valid_MT]
     assert float((plain - reference).abs().max()) > 10 * float((deployed - reference).abs().max())
+
+
+def test_the_guard_skips_a_nan_gradient_and_a_resumed_run_knows_of_it(tmp_path: Path, data: Path) -> None:
+    run = prepared(tmp_path / "run", data, "guard")
+    one = train(run, until=3)
+    before = one.state()
+    held = {name: value.clone() for name, value in {**before.params, **before.optimizer}.items()}
+    poison = next(iter(one.params.values())).register_hook(lambda gradient: gradient * math.nan)
+    with Recorder(run / "telemetry", rank=0, identity=one.environment()) as recorder:
+        one.step(4, recorder)
+    poison.remove()
+    after = one.state()
+    assert all(torch.equal({**after.params, **after.optimizer}[name], value) for name, value in held.items())
+    assert (after.cursor["step"], after.num_tokens > before.num_tokens) == (4, True)
+    assert read_telemetry(run / "telemetry").lineage(0)[-1].metrics["guard/skipped"] == 1.0
+    other = ready(run)
+    other.load(one.save(run / "checkpoints"), "verified")
+    assert other.guard is not None
+    assert (other.guard.accounts.num_skipped, other.guard.accounts.num_taken) == (1, 3)

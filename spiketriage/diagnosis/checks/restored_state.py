@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from spiketriage.diagnosis.findings import agrees, counted, ranks_text, untestable
 from spiketriage.diagnosis.view import View
 from spiketriage.records import Finding, LoadRecord, Manifest, Where
-from spiketriage.wire.chain import STATE_FIELDS
+from spiketriage.wire.chain import PLACEMENT, STATE_FIELDS
 
 NAME = "restored"
 
@@ -28,7 +28,7 @@ class _Comparison:
 
 
 def run(view: View) -> tuple[Finding, ...]:
-    """One finding a field of the state: params, optimizer, scheduler, rng, cursor."""
+    """One finding a field of the state: params, optimizer, buffers, scheduler, scaler, guard, rng, cursor."""
     return tuple(_check_field(view, name) for name in STATE_FIELDS)
 
 
@@ -39,7 +39,8 @@ def _check_field(view: View, field: str) -> Finding:
     compared = [item for load in loads if (item := _compare(view, load, field)) is not None]
     if not compared:
         names = ", ".join(sorted({load.generation for load in loads}))
-        return untestable(f"{NAME}-{field}", f"neither the load nor the manifest of {names} states a digest of {field}")
+        why = f"load and manifest of {names} do not both state a digest of {field} on the same placement of ranks"
+        return untestable(f"{NAME}-{field}", why)
     wrong = [item for item in compared if not item.equal]
     if wrong:
         return _differs(view, field, wrong)
@@ -48,8 +49,10 @@ def _check_field(view: View, field: str) -> Finding:
 
 def _compare(view: View, load: LoadRecord, field: str) -> _Comparison | None:
     manifest = view.manifest(load.generation)
-    expected = manifest.fields.get(f"rank-{load.rank}", {}).get(field) if manifest else None
-    seen = load.fields.get(field)
+    saved = manifest.fields.get(f"rank-{load.rank}", {}) if manifest else {}
+    expected, seen = saved.get(field), load.fields.get(field)
+    if saved.get(PLACEMENT) != load.fields.get(PLACEMENT):
+        return None  # onto other ranks: each holds other pieces, and its own generators
     if manifest is None or not expected or not seen:
         return None
     return _Comparison(load=load, manifest=manifest, expected=expected, seen=seen)

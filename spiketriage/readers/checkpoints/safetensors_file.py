@@ -1,4 +1,4 @@
-"""Reads a safetensors file without its library: header, digest and finiteness, in one read pass.
+"""Reads the header of a safetensors file without its library: which tensor lies where.
 
 This module never imports torch, never maps a file and never believes an offset that it has not checked.
 """
@@ -14,14 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
-from spiketriage.digests import open_regular, read_pass
+from spiketriage.digests import open_regular
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.readers.json_file import is_count
-from spiketriage.readers.ranges import ByteRange, RangeSplitter
-from spiketriage.readers.scan.kernels import is_scannable
-from spiketriage.readers.scan.piece import Piece, Span, scan_piece
 
 _MAX_DIMENSIONS = 64  # as in torch and numpy
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
@@ -60,15 +55,6 @@ class Header:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileFacts:
-    """What one read pass measured."""
-
-    digest: str
-    size_bytes: int
-    nonfinite: tuple[str, ...]
-
-
 def read_header(path: Path) -> Header:
     """The header of the file at `path`.
 
@@ -105,40 +91,6 @@ def read_header_alone(path: Path, start: int = 0) -> Header:
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
     return _checked(path, _parse(path, text), data_start=start + 8 + length, size_bytes=size_bytes)
-
-
-def measure(path: Path) -> FileFacts:
-    """Digest and finiteness of a whole file in one pass over its data.
-
-    Raises:
-        CorruptFileError: the header is wrong, or the file changed its size meanwhile.
-        EvidenceError: the file cannot be read.
-    """
-    header = read_header(path)
-    spans = tuple(
-        Span(key=number, start=tensor.start, end=tensor.end, dtype=tensor.dtype)
-        for number, tensor in enumerate(header.tensors)
-        if is_scannable(tensor.dtype)
-    )
-    facts = scan_piece(Piece(path=str(path), start=0, end=header.size_bytes, spans=spans))
-    if facts.problem:
-        raise EvidenceError(facts.problem)
-    nonfinite = sorted(header.tensors[one.key].name for one in facts.counted if one.tally.first is not None)
-    return FileFacts(digest=facts.digest.hex(), size_bytes=facts.num_bytes, nonfinite=tuple(nonfinite))
-
-
-def tensor_digests(path: Path) -> Mapping[str, str]:
-    """Hex XXH3-128 of every tensor's bytes, to name what differs in a file whose digest differs.
-
-    Raises:
-        CorruptFileError: the header is wrong.
-        EvidenceError: the file cannot be read.
-    """
-    header = read_header(path)
-    states = [xxhash.xxh3_128() for _ in header.tensors]
-    ranges = [ByteRange(start=t.start, end=t.end) for t in header.tensors]
-    read_pass(path, (RangeSplitter(ranges, lambda number, piece: states[number].update(piece)),))
-    return {tensor.name: state.hexdigest() for tensor, state in zip(header.tensors, states, strict=True)}
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Stabilizers: one small file each, to be lifted into anybody's model; `STABILIZERS` lists them in bring-up order.
 
+The guard is among them: it stands in the loop, not in the model, and takes the place where a loop is ready for it.
+
 This page never imports torch, so that the desk can list the members; their words are read from their files.
 """
 
@@ -12,23 +14,24 @@ from pathlib import Path
 # Bring-up order: first what the loss and its gradient mean, then what the step does with them, then what only
 # large, sparse or low-precision models need.
 ORDER: tuple[str, ...] = (
-    "cross_entropy",
-    "accumulation",
-    "init",
-    "mup",
-    "schedules",
-    "clip",
-    "loss_scale",
-    "qk_norm",
-    "softcap",
-    "moe",
-    "fp8",
+    "stabilizers.cross_entropy",
+    "stabilizers.accumulation",
+    "stabilizers.init",
+    "stabilizers.mup",
+    "stabilizers.schedules",
+    "stabilizers.clip",
+    "guard",
+    "stabilizers.loss_scale",
+    "stabilizers.qk_norm",
+    "stabilizers.softcap",
+    "stabilizers.moe",
+    "stabilizers.fp8",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stabilizer:
-    """One member as its file describes it: `module` is the file's stem, the rest are its constants."""
+    """One member as its file describes it: `module` is its name below `spiketriage.train`, the rest its constants."""
 
     module: str
     name: str
@@ -39,7 +42,7 @@ class Stabilizer:
 
 def described(module: str) -> Stabilizer:
     """The constants `NAME`, `REMOVES`, `COST` and `WHEN` of a member's file, read without importing it."""
-    tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8"))
+    tree = ast.parse((_TRAIN / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     told = {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in tree.body
@@ -48,6 +51,7 @@ def described(module: str) -> Stabilizer:
     return Stabilizer(module=module, **{word.lower(): told[word] for word in _WORDS})
 
 
+_TRAIN = Path(__file__).parent.parent
 _WORDS = ("NAME", "REMOVES", "COST", "WHEN")
 
 STABILIZERS: tuple[Stabilizer, ...] = tuple(described(module) for module in ORDER)

@@ -9,8 +9,10 @@ from typing import Any
 
 from spiketriage.errors import UsageError
 
-# Stabilizers that this trainer can turn on beside those that it always has (clip, schedule, fp32 accumulation).
-DEFENSES = ("z-loss", "softcap", "qk-norm", "loss-scale")
+# What this trainer can turn on beside the stabilizers that it always has. It has none for experts (there are none), and
+# no μP: one width, one group of the optimizer.
+DEFENSES = ("z-loss", "scaled-init", "loss-scale", "qk-norm", "softcap", "guard")
+ALWAYS = ("fp32-accumulation", "schedule", "global-clip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +41,16 @@ class Config:
 
     def __post_init__(self) -> None:
         if unknown := sorted({*self.defenses} - {*DEFENSES}):
-            raise UsageError(f"defenses {unknown} do not exist here; there are {list(DEFENSES)}")
+            message = (
+                f"no defence {', '.join(map(repr, unknown))} can be turned on here; there are {', '.join(DEFENSES)}"
+            )
+            raise UsageError(
+                message, hint="spiketriage rehearse --fault healthy --defense z-loss --out rehearsal-z-loss"
+            )
 
     def hparams(self) -> dict[str, Any]:
-        """Every setting by name; `defenses` only where there are any."""
-        settings = asdict(self)
-        if not settings.pop("defenses"):
-            return settings
-        return {**settings, "defenses": list(self.defenses)}
+        """Every setting by name."""
+        return {**asdict(self), "defenses": list(self.defenses)}
 
     def schedule(self) -> dict[str, Any]:
         """The learning-rate schedule in the words of a generation's manifest."""

@@ -1,6 +1,6 @@
 """Production entry of the reference trainer, started by torchrun: resume from the newest generation and train.
 
-It never skips, retries or judges a step.
+It never skips, retries or judges a step, unless its `guard` is turned on.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from spiketriage.train.checkpoint import newest_complete
+from spiketriage.train.guard import exit_with_code
 from spiketriage.train.harness import Context
 from spiketriage.train.recorder import Recorder
 
@@ -28,7 +29,10 @@ def main() -> None:
     code = Path(__file__).resolve().parent
     trainer = factory(Context(run=run, code=code, rank=rank, world_size=int(os.environ["WORLD_SIZE"]), device="cpu"))
     # Steps of a tenth of a second cannot pay for every digest out of 1 %; a practice run records everything.
-    with Recorder(run / "telemetry", rank=rank, identity=trainer.environment(), budget_share=None) as recorder:
+    with (
+        exit_with_code(),
+        Recorder(run / "telemetry", rank=rank, identity=trainer.environment(), budget_share=None) as recorder,
+    ):
         generation = newest_complete(run / "checkpoints")
         if generation is not None:
             loaded = trainer.load(generation, "deployed")

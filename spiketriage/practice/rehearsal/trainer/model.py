@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spiketriage.train.stabilizers.init import initialise_
 from spiketriage.train.stabilizers.qk_norm import QKNorm
 from spiketriage.train.stabilizers.softcap import capped_attention
 
@@ -123,6 +124,9 @@ class GPT(nn.Module):
                     0.02 / math.sqrt(2 * config.num_layers) if name.endswith(("out.weight", "down.weight")) else 0.02
                 )
                 nn.init.normal_(parameter, std=scale, generator=generator)
+        if "scaled-init" in config.defenses:
+            named = self.named_parameters()
+            initialise_(named, num_layers=config.num_layers, residual=("out.weight", "down.weight"), seed=config.seed)
 
     def forward(self, tokens_BT: Tensor, mask_B1TT: Tensor, how: Pass, trace: Trace) -> Tensor:
         """Logits (B, T, V) in fp32."""

@@ -20,6 +20,7 @@ from spiketriage.digests import of_file
 from spiketriage.records import Identity, Link
 from spiketriage.train import random_state
 from spiketriage.train.checkpoint import Provenance, load_verified, save
+from spiketriage.train.guard import Guard, Policy
 from spiketriage.train.harness import Context, Loaded, Overrides
 from spiketriage.train.identity import identify
 from spiketriage.train.module_state import capture, put
@@ -40,6 +41,7 @@ from .schedule import learning_rate
 DEPLOYED = Pass(precision="bf16", kernel="fused")
 Z_COEFFICIENT = 1e-4
 LOGIT_CAP = 30.0
+GUARD_POLICY = Policy(outlier="skip")
 SCALE_RULE = dynamic.ScaleRule(interval=50)
 
 
@@ -66,6 +68,7 @@ class Trainer:
         self.last_step = 0
         self.num_tokens = 0
         self.scale = dynamic.ScaleState(scale=1024.0) if "loss-scale" in config.defenses else None
+        self.guard = Guard(GUARD_POLICY) if "guard" in config.defenses else None
 
     def environment(self) -> Identity:
         """Identity of this process."""
@@ -98,6 +101,8 @@ class Trainer:
         self.num_tokens = state.num_tokens
         if self.scale is not None:
             self.scale = dynamic.from_json(state.scaler)
+        if self.guard is not None:
+            self.guard.restore(state.guard)
         return Loaded(generation=generation.name, step=step, digests=digest_state(self.state()))
 
     def state(self) -> RankState:
@@ -109,6 +114,7 @@ class Trainer:
             buffers=held.buffers,
             scheduler={"last_step": self.scheduler_step(self.last_step)},
             scaler={} if self.scale is None else self.scale.to_json(),
+            guard={} if self.guard is None else self.guard.state(),
             rng=random_state.saved(),
             cursor=dict(self.sampler.cursor),
             is_cursor_global=True,
@@ -247,18 +253,38 @@ class Trainer:
             parameter.grad = gradients[name] * coefficient
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        if self.scale is None:
+        if self._may_update(step, lr, record):
             self.optimizer.step()
-        else:
-            # The norm is of the reduced gradient and so equal on all ranks: nonfinite on one is nonfinite on each.
-            finite = math.isfinite(norm)
-            if finite:
-                self.optimizer.step()
-            self.scale = dynamic.after(self.scale, finite=finite, rule=SCALE_RULE)
         record.tensors("optimizer", {f"{n}/{k}": v for n, p in self.params.items() for k, v in self._moments(p)})
         record.tensors("params_after", self.params)
-        record.log(self._applied(lr, coefficient, before, step))
+        applied = self._applied(lr, coefficient, before, step)
+        record.log(applied)
+        if self.guard is not None:
+            self.guard.finish(update_norm=applied["update/norm"], rms_t=applied["rms_t/max"])
         self.optimizer.zero_grad(set_to_none=True)
+
+    def _may_update(self, step: int, lr: float, record: StepRecorder) -> bool:
+        """Whether this update is taken: not where the loss scale overflowed, and not where the guard skips.
+
+        The norm is of the reduced gradient and so equal on all ranks: nonfinite on one is nonfinite on each.
+        """
+        overflow = self.scale is not None and not math.isfinite(record.metrics["grad/norm"])
+        skips = False
+        if self.guard is not None:
+            decision = self.guard.decide(
+                step=step,
+                loss_sum=record.metrics["loss/mean"] * record.metrics["tokens/valid_global"],
+                num_tokens=record.metrics["tokens/valid_global"],
+                grad_norm=record.metrics["grad/norm"],
+                lr=lr,
+                loss_scale=record.metrics["loss_scale"],
+                overflow=overflow,
+            )
+            record.log(decision.metrics())
+            skips = decision.skip
+        if self.scale is not None and not skips:
+            self.scale = dynamic.after(self.scale, finite=not overflow, rule=SCALE_RULE)
+        return not (overflow or skips)
 
     def _moments(self, parameter: Tensor) -> list[tuple[str, Tensor]]:
         return list(self.optimizer.state[parameter].items())
