@@ -77,5 +77,6 @@ def drive(run: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    train(sys.argv[1], Path(sys.argv[2]))
-    drive(Path(sys.argv[2]), Path(sys.argv[3]))
+    _, told_script, told_run, told_out = sys.argv
+    train(told_script, Path(told_run))
+    drive(Path(told_run), Path(told_out))

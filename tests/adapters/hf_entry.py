@@ -1,7 +1,7 @@
 """Process entry of a test's production run: the job of a code folder, and what is to happen to it.
 
-`python hf_entry.py CODE RUN FATE`: FATE is JSON with any of `crash_step`, and `flip` (step, rank, bit) of one weight.
-Replays never pass through here.
+`python hf_entry.py CODE RUN FATE`: FATE is JSON; at its `crash_step` the process is killed.
+Replays never pass through here, as in `spiketriage.practice.rehearsal.entry`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,8 @@ def bend(fate: dict[str, Any]) -> None:
     begin = Session.begin
 
     def fated(self: Any) -> None:
-        number, is_new = self.last_step + 1, not self.is_open
-        if is_new and number == fate.get("crash_step"):
+        if not self.is_open and self.last_step + 1 == fate.get("crash_step"):
             os.kill(os.getpid(), signal.SIGKILL)
-        flip = fate.get("flip", {})
-        if is_new and number == flip.get("step") and int(os.environ.get("RANK", "0")) == flip["rank"]:
-            import torch
-
-            weight = next(one for name, one in self.parts.model.named_parameters() if "mlp" in name and one.ndim == 2)
-            weight.detach().view(-1).view(torch.int32)[7] ^= 1 << flip["bit"]
         begin(self)
 
     Session.begin = fated  # type: ignore[method-assign]

@@ -22,10 +22,11 @@ FIRST_AGAIN = 9  # the first step that the second attempt trains
 OF_THE_UPDATE = {"optimizer", "params_after"}
 
 
-@pytest.fixture(scope="module", params=["lightning", "accelerate"])
+@pytest.fixture(scope="module", params=["plain", "lightning", "accelerate"])
 def adapted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Adapted:
     """A run that ended twice by the guard's word, the second time after it had gone on from step 8."""
-    pytest.importorskip(request.param)
+    if request.param != "plain":
+        pytest.importorskip(request.param)
     run = rows_with_rot(tmp_path_factory.mktemp(request.param) / "run", num_rows=ROWS, rotten=ROTTEN)
     driven_of(run).mkdir()
     done = child(str(CHILD), str(script(request.param)), str(run.folder), str(driven_of(run)))

@@ -35,8 +35,9 @@ What a replay rests on (accelerate 1.15):
 - A loop keeps nothing between steps beside what it handed over. In a probe it runs a step without an update.
 - A lone process under torchrun is not wrapped in DDP, whatever the launcher says: the desk's launcher says so.
 
-fp16 with a loss scale, FSDP, DeepSpeed and XLA are untested; Megatron-LM and LOMO, whose steps are the engine's, do not
-work. A loader that dispatches from rank 0 is refused.
+DDP on more than two ranks (it lays out its buckets anew after its first step, so that a sum may round otherwise), fp16
+with a loss scale, FSDP, DeepSpeed and XLA are untested; Megatron-LM and LOMO, whose steps are the engine's, do not
+work. A probe takes no overrides of precision or kernel. A loader that dispatches from rank 0 is refused.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def deploy_code(run: Path, code: Path) -> Path:
     if code.is_relative_to(run):
         return code
     if sum(1 for _ in zip(code.rglob("*.py"), range(MAX_FILES + 1), strict=False)) > MAX_FILES:
-        raise UsageError(f"{code} holds more than {MAX_FILES} Python files", hint="move the job to a package of its own")
+        raise UsageError(f"{code} holds more than {MAX_FILES} Python files", hint="give the job a package of its own")
     release = run / "code" / of_tree(code)[:8] / code.name
     if not release.exists():
         unfinished = release.with_name(f"{release.name}.unfinished")

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from spiketriage.train.adapters.settings import hparams_of
+
 # Names and places, which differ between machines and attempts while the numbers are the same.
 VOLATILE = frozenset(
     {
@@ -42,20 +44,20 @@ SCHEDULES = {
 
 def hparams(trainer: Any) -> dict[str, Any]:
     """Hyper-parameters as the optimizer and the arguments hold them."""
-    args, group = trainer.args, _inner(trainer.optimizer).param_groups[0]
-    told = {name: float(group[name]) for name in ("eps", "weight_decay") if isinstance(group.get(name), int | float)}
-    if "betas" in group:
-        told["beta1"], told["beta2"] = (float(beta) for beta in group["betas"])
+    args = trainer.args
+    told = hparams_of(
+        getattr(trainer.optimizer, "optimizer", trainer.optimizer),
+        clip=float(args.max_grad_norm),
+        num_micro=args.gradient_accumulation_steps,
+        seed=args.seed,
+    )
     return {
         **told,
-        "clip": float(args.max_grad_norm),
         "learning_rate": float(args.learning_rate),
         "lr_scheduler_type": str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)),
         "warmup_steps": args.get_warmup_steps(trainer.state.max_steps),
         "max_steps": trainer.state.max_steps,
         "batch_size": args.per_device_train_batch_size,
-        "num_micro": args.gradient_accumulation_steps,
-        "seed": args.seed,
         "precision": precision(trainer),
     }
 
@@ -103,8 +105,3 @@ def precision(trainer: Any) -> str:
 def kernel(trainer: Any) -> str:
     """The attention implementation."""
     return str(getattr(getattr(trainer.model, "config", None), "_attn_implementation", None) or "deployed")
-
-
-def _inner(optimizer: Any) -> torch.optim.Optimizer:
-    inner: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
-    return inner

@@ -42,6 +42,7 @@ import transformers
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback
+from transformers.loss.loss_utils import ForCausalLMLoss
 
 from spiketriage.errors import UsageError
 from spiketriage.train.adapters import hf_settings
@@ -110,13 +111,13 @@ class _Attached:
             )
         self.trainer: Any = trainer
         self.session = session
-        self._own_loader = trainer.get_train_dataloader
-        self._own_loss = trainer.compute_loss
-        self._own_epoch = trainer._run_epoch
+        self._own_loader: Any = trainer.get_train_dataloader
+        self._own_loss: Any = trainer.compute_loss
+        self._own_epoch: Any = trainer._run_epoch
         self._source: Source
-        self.trainer.get_train_dataloader = self._loader
-        self.trainer.compute_loss = self._compute_loss
-        self.trainer._run_epoch = self._run_epoch
+        self._shifts = _shifts_labels(self.trainer)
+        for name in ("get_train_dataloader", "compute_loss", "_run_epoch"):
+            setattr(trainer, name, getattr(self, f"_{name.strip('_')}"))
         if not session.feed.acts:
             _leave_alone(self.trainer)
         # First of all callbacks: what the user's own ones change after a load is then seen.
@@ -124,8 +125,8 @@ class _Attached:
 
     # --- before the first step
 
-    def _loader(self) -> _Loader:
-        own: Any = self._own_loader()
+    def _get_train_dataloader(self) -> _Loader:
+        own = self._own_loader()
         self._source = Source(own, seed=self.trainer.args.data_seed or self.trainer.args.seed)
         return _Loader(self.session, self._source, own.dataset)
 
@@ -202,12 +203,12 @@ class _Attached:
 
     def _counted(self, inputs: Any) -> Tensor | None:
         """The labels that the loss counts, -100 where it does not: those of the next token where the model shifts."""
-        if isinstance(inputs.get("shift_labels"), Tensor):
-            return inputs["shift_labels"]
-        labels = inputs.get("labels")
+        shifted, labels = inputs.get("shift_labels"), inputs.get("labels")
+        if isinstance(shifted, Tensor):
+            return shifted
         if not isinstance(labels, Tensor):
             return None
-        return labels[..., 1:] if getattr(self.trainer, "_loss_shifts_labels", True) else labels
+        return labels[..., 1:] if self._shifts else labels
 
     def _tell(self, loss: Tensor, outputs: Any, labels: Tensor | None, num_items: Any) -> None:
         trainer = self.trainer
@@ -294,6 +295,18 @@ class _Listener(TrainerCallback):
 
     def on_save(self, *args: Any, **named: Any) -> None:
         self._attached.save()
+
+
+def _shifts_labels(trainer: Any) -> bool:
+    """Whether the model's loss predicts the next label.
+
+    The trainer's own idea of it (`_loss_shifts_labels`) misses models without a `loss_type`, as GPT-2 is: transformers
+    5.24 divides their loss by the first label of every row, too, and logs a mean that is a little too small.
+    """
+    if getattr(getattr(trainer.model, "config", None), "is_encoder_decoder", False):
+        return False
+    is_causal = getattr(trainer.model, "loss_function", None) is ForCausalLMLoss
+    return is_causal or bool(getattr(trainer, "_loss_shifts_labels", False))
 
 
 def _leave_alone(trainer: Any) -> None:

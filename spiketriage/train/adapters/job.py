@@ -15,6 +15,7 @@ from spiketriage.train.adapters import deploy
 from spiketriage.train.adapters.production import Production
 from spiketriage.train.adapters.replay import Replay
 from spiketriage.train.adapters.session import RolledBack, Session
+from spiketriage.train.adapters.state import Parts
 from spiketriage.train.guard import Policy, exit_with_code
 from spiketriage.train.harness import Context
 from spiketriage.train.recorder import BUDGET_SHARE
@@ -56,7 +57,12 @@ class Job:
         run = run.resolve()
         run.mkdir(parents=True, exist_ok=True)
         with exit_with_code():
-            feed = _Deploying(run, self, save_every=self._save_every, budget_share=self._budget_share)
+            feed = Production(
+                run,
+                deploy=lambda parts: self._deploy(run, parts),
+                save_every=self._save_every,
+                budget_share=self._budget_share,
+            )
             try:
                 while not self._live(feed):
                     pass
@@ -82,35 +88,19 @@ class Job:
             raise
         return True
 
-    @property
-    def module(self) -> str:
-        """The module of the user's function, as the desk will import it: its package folder, then its file."""
-        path = Path(inspect.getfile(self._user)).resolve()
-        return f"{path.parent.name}.{path.stem}"
-
-    def deploy(self, run: Path, feed: Production, session: Session) -> Path:
+    def _deploy(self, run: Path, parts: Parts) -> Path:
         """Code, config and settings into the run, by the first rank; the folder of the code there."""
-        code = Path(inspect.getfile(self._user)).resolve().parent
+        path = Path(inspect.getfile(self._user)).resolve()
+        code = path.parent
         if not dist.is_initialized() or dist.get_rank() == 0:
             code = deploy.deploy_code(run, code)
-            deploy.write_config(run, session.parts.config)
+            deploy.write_config(run, parts.config)
             num = dist.get_world_size() if dist.is_initialized() else 1
-            deploy.write_settings(run, harness=f"{self.module}:{self._harness}", code=code, num_processes=num)
+            # The module as the desk will import it: its package's folder, then its file.
+            harness = f"{path.parent.name}.{path.stem}:{self._harness}"
+            deploy.write_settings(run, harness=harness, code=code, num_processes=num)
         if dist.is_initialized():
             told = [code]
             dist.broadcast_object_list(told)
             code = told[0]
         return code
-
-
-class _Deploying(Production):
-    """Production that puts the job's code into the run before its first segment."""
-
-    def __init__(self, run: Path, job: Job, *, save_every: int | None, budget_share: float | None) -> None:
-        super().__init__(run, code=run, save_every=save_every, budget_share=budget_share)
-        self._job = job
-
-    def opened(self, session: Session) -> None:
-        """Code and config first: the segment's identity is theirs."""
-        self.code = self._job.deploy(self.run, self, session)
-        super().opened(session)

@@ -27,9 +27,12 @@ What a replay rests on (Lightning 2.6, `training_epoch_loop.py`):
 - `global_step` counts a step that was held back, schedulers with `interval="step"` do not.
 - The number of batches of an epoch need not divide by `accumulate_grad_batches`: Lightning steps on the last one, with
   its loss still divided by the whole number.
+- After a rollback that left out all that an epoch had left, that epoch ends without its validation.
 
 Hooks that run before the first batch (`on_fit_start`, `on_train_start`, `on_train_epoch_start`) see counters of 0 in a
-run that goes on from a generation. Sums that Lightning keeps over an epoch for its loggers start anew there. Half
+run that goes on from a generation. Sums that Lightning keeps over an epoch for its loggers start anew there, and what a
+plateau's scheduler is told of them with them. `on_train_batch_start` must not return -1. DDP is tested by hand on two
+ranks; it lays out its buckets anew after its first step, so that on more ranks a sum may round otherwise. Half
 precision with a loss scale, FSDP and DeepSpeed strategies are untested.
 """
 
@@ -84,7 +87,8 @@ class LightningLoop:
         hooks = Hooks(self._session, trainer, module, train_dataloader, schedule or {}, seed)
         callbacks.insert(0, hooks)  # before whatever other callbacks do to gradients
         trainer.fit(module, hooks.batches, val_dataloaders)
-        hooks.progress.stand(is_epoch_over=self._session.num_left <= 0)
+        if hooks.has_trained:
+            hooks.progress.stand(is_epoch_over=self._session.num_left <= 0)
 
 
 class LightningJob(Job):
@@ -104,12 +108,15 @@ class LightningJob(Job):
         super().__init__(train, loop_in, policy=policy, save_every=save_every, budget_share=budget_share)
 
 
-def _require_replayable(trainer: Trainer, module: LightningModule) -> None:
+def _require_replayable(trainer: Any, module: LightningModule) -> None:
     refusals = {
         "manual optimization: a step cannot be told from its batches": not module.automatic_optimization,
         "GradientAccumulationScheduler: a step must have one number of micro-batches": any(
             isinstance(one, GradientAccumulationScheduler) and one.going_to_accumulate_grad_batches()
             for one in _callbacks(trainer)
+        ),
+        "limit_train_batches, overfit_batches and fast_dev_run: an epoch must end where its data end": (
+            trainer.limit_train_batches != 1.0 or trainer.overfit_batches > 0
         ),
         "WeightAveraging: a generation would not hold its averages": any(
             isinstance(one, WeightAveraging) for one in _callbacks(trainer)

@@ -58,7 +58,7 @@ class Hooks(Callback):
         self.batches, self.progress = _Batches(self), Progress(trainer)
         self._loader, self._schedule, self._seed = loader, schedule, seed
         self._source: Source | None = None
-        self._is_taken = self._is_decided = self._is_held = False
+        self._is_taken = self._is_decided = self._is_held = self.has_trained = False
         self._scaler_before: dict[str, Any] | None = None
         self._run = module.training_step
 
@@ -76,6 +76,11 @@ class Hooks(Callback):
             self._take()
             if self.trainer.fit_loop.done:
                 return  # the generation is the end of the run already
+            progress = self.trainer.fit_loop.epoch_loop.batch_progress
+            if self.session.num_left <= 0 < progress.current.ready:
+                progress.is_last_batch = True  # a rollback left out all that this epoch had left
+                return
+        self.has_trained = True
         yield from self.session.epoch()
 
     # --- what the trainer calls, in this order

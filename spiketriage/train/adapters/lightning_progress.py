@@ -6,7 +6,6 @@ It never steps a scheduler and never runs a loop.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ class Progress:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer: Any = trainer
+        self._has_place = False
 
     @property
     def last_epoch(self) -> int | None:
@@ -39,19 +39,13 @@ class Progress:
     def load_state_dict(self, told: Mapping[str, Any]) -> None:
         """Go on from there; to be called while the loop asks for a batch, where `state_dict` was taken."""
         for one, state in zip(self._configs, told["schedulers"], strict=True):
-            live = one.scheduler.state_dict()
-            one.scheduler.load_state_dict({name: _typed(value, live.get(name)) for name, value in state.items()})
+            one.scheduler.load_state_dict(state)
         for callback in self._trainer.callbacks:
-            state = told["callbacks"].get(callback.state_key)
-            if state:
-                live = callback.state_dict()
-                callback.load_state_dict({name: _typed(value, live.get(name)) for name, value in state.items()})
-        fit_loop = self._trainer.fit_loop
-        fit_loop.load_state_dict(copy.deepcopy(dict(told["loops"])))
-        # To the loops this is no restart: they stand where they stood, and a restart would take other ways.
-        for loop in (fit_loop, fit_loop.epoch_loop, fit_loop.epoch_loop.val_loop):
-            loop.restarting = False
-            loop.on_iteration_done()
+            if state := told["callbacks"].get(callback.state_key):
+                callback.load_state_dict(state)
+        if not self._has_place:  # once: by a second time, the loop may have gone on to the next epoch
+            self._has_place = True
+            self._put_counters(told["loops"])
 
     def stand(self, *, is_epoch_over: bool) -> None:
         """After the end of `fit`: the counters as if the loop asked for one more batch, so that a run can go on."""
@@ -68,15 +62,13 @@ class Progress:
         fit_loop.epoch_loop.automatic_optimization.optim_progress.reset_on_run()
         fit_loop.epoch_loop.val_loop.batch_progress.total.reset()
 
+    def _put_counters(self, loops: Mapping[str, Any]) -> None:
+        fit_loop = self._trainer.fit_loop
+        fit_loop.load_state_dict(copy.deepcopy(dict(loops)))
+        # To the loops this is no restart: they stand where they stood, and a restart would take other ways.
+        for loop in (fit_loop, fit_loop.epoch_loop, fit_loop.epoch_loop.val_loop):
+            loop.on_iteration_done()
+
     @property
     def _configs(self) -> list[Any]:
         return list(self._trainer.lr_scheduler_configs)
-
-
-def _typed(stored: Any, live: Any) -> Any:
-    """`stored` JSON, or the live value itself where JSON cannot tell the two apart (a `Counter`, a tensor)."""
-    try:
-        told = json.loads(json.dumps(live))
-    except (TypeError, ValueError):
-        return live if stored is None else stored
-    return live if told == stored else stored

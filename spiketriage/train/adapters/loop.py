@@ -36,9 +36,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from spiketriage.train.adapters.job import Job
 from spiketriage.train.adapters.session import Session
+from spiketriage.train.adapters.settings import hparams_of
 from spiketriage.train.adapters.source import Source
 from spiketriage.train.adapters.state import Parts, Stateful
 from spiketriage.train.guard import Policy
@@ -102,21 +104,17 @@ class PlainLoop:
         `model` may be wrapped in `DistributedDataParallel`. `loader` is a `DataLoader` over a map-style data set, with
         the sampler of this rank; `schedule` as `diagnosis.checks.lr_schedule` knows it.
         """
-        group = optimizer.param_groups[0]
-        told = {name: group[name] for name in ("eps", "weight_decay") if name in group}
-        if "betas" in group:
-            told["beta1"], told["beta2"] = group["betas"]
-        settings = {**told, "clip": max_norm, "num_micro": num_micro, "seed": seed, **(hparams or {})}
-        is_wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
+        settings = {**hparams_of(optimizer, clip=max_norm, num_micro=num_micro, seed=seed), **(hparams or {})}
+        reducer = model if isinstance(model, DistributedDataParallel) else None
         self._session.take(
             Parts(
-                model=model.module if is_wrapped else model,
+                model=model if reducer is None else reducer.module,
                 optimizer=optimizer,
                 source=Source(loader, seed=seed),
                 num_micro=num_micro,
                 scheduler=scheduler,
                 scaler=scaler,
-                reducer=model if is_wrapped else None,
+                reducer=reducer,
                 max_norm=max_norm,
                 hparams=settings,
                 schedule=schedule or {},

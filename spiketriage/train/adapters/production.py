@@ -6,7 +6,7 @@ It never judges a step; a rollback or stop is carried out, not decided, here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -31,16 +31,26 @@ LEFT_OUT = "left_out.json"  # beside the generations: what rollbacks took out of
 
 
 class Production:
-    """One process of the job itself; it lives through rollbacks, each of which begins a new session and segment."""
+    """One process of the job itself; it lives through rollbacks, each of which begins a new session and segment.
 
-    acts, loader, probe = True, "deployed", None
+    `deploy` puts code and config into the run and returns the code's folder there.
+    """
+
+    acts, loader = True, "deployed"
 
     def __init__(
-        self, run: Path, *, code: Path, save_every: int | None, budget_share: float | None = BUDGET_SHARE
+        self,
+        run: Path,
+        *,
+        deploy: Callable[[Parts], Path],
+        save_every: int | None,
+        budget_share: float | None = BUDGET_SHARE,
     ) -> None:
-        self.run, self.code, self.save_every, self.budget_share = run, code, save_every, budget_share
+        self.run, self.save_every, self.budget_share = run, save_every, budget_share
+        self._deploy = deploy
         self.generation = newest_complete(run / "checkpoints")
         self.left_out = read_left_out(run)
+        self.probe: StepRecorder | None = None
         self.recorder: Recorder
         self._guard: Guard | None = None
         self._parts: Parts
@@ -48,13 +58,11 @@ class Production:
         self._is_back = False
 
     def opened(self, session: Session) -> None:
-        """A new segment of telemetry."""
+        """A new segment of telemetry, after code and config are in the run: the segment's identity is theirs."""
         self._parts = session.parts
-        identity = identity_of(self.run, self.code, session.parts)
+        self._identity = identity = identity_of(self.run, self._deploy(session.parts), session.parts)
         rank = dist.get_rank() if dist.is_initialized() else 0
-        self.recorder = Recorder(
-            self.run / "telemetry", rank=rank, identity=identity, budget_share=self.budget_share
-        )
+        self.recorder = Recorder(self.run / "telemetry", rank=rank, identity=identity, budget_share=self.budget_share)
 
     def guard(self, policy: Policy, saved: Mapping[str, Any]) -> Guard:
         """The one guard of this process: after a rollback its patience stays."""
@@ -67,12 +75,15 @@ class Production:
 
     def read(self, generation: Path, parts: Parts) -> RankState:
         """This rank's state as the files hold it."""
-        return read_state(generation, parts.params)
+        state = read_state(generation, parts.params)
+        self._saved_step = int(state.cursor["step"])  # a job that is over already has nothing to save
+        return state
 
     def loaded(self, loaded: Loaded) -> None:
         """On record; a guard that rolled back is meant to know more than the generation."""
-        fields = {name: digest for name, digest in loaded.digests.fields.items() if name != "guard" or not self._is_back}
-        self._saved_step = loaded.step
+        fields = dict(loaded.digests.fields)
+        if self._is_back:
+            del fields["guard"]
         self.recorder.loaded(
             step=loaded.step, generation=loaded.generation, fields=fields, tensors=loaded.digests.tensors
         )
@@ -86,7 +97,7 @@ class Production:
                 self.run / "checkpoints",
                 step=session.last_step,
                 state=session.state(),
-                provenance=provenance(identity_of(self.run, self.code, self._parts), self._parts, self.run),
+                provenance=provenance(self._identity, self._parts, self.run),
             )
             self._saved_step = session.last_step
         session.is_save_due = False

@@ -18,8 +18,9 @@ from spiketriage.train.adapters.parked import Parked
 from spiketriage.train.adapters.production import identity_of, read_left_out
 from spiketriage.train.adapters.session import Session
 from spiketriage.train.adapters.source import Micro, Raw, Wanted
-from spiketriage.train.checkpoint import load_verified, read_state
 from spiketriage.train.adapters.state import Parts
+from spiketriage.train.adapters.untouched import untouched
+from spiketriage.train.checkpoint import load_verified, read_state
 from spiketriage.train.guard import Guard, Policy
 from spiketriage.train.harness import Context, Loaded, Overrides
 from spiketriage.train.rank_state import RankState
@@ -137,7 +138,7 @@ class Replay:
                 session.probe(batch, overrides, record)
                 return
             feed.queue.extend(batch)
-            with session.untouched():
+            with untouched(session.parts.model):
                 self._parked.go_on()
         finally:
             feed.probe = None

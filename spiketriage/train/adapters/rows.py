@@ -36,7 +36,16 @@ def write_documents(folder: Path, documents: Iterable[tuple[str, str, bytes]]) -
 
     for name, source, data in documents:
         shard = f"shard-{len(shards):05d}.bin"
-        rows.append(Document(id=name, shard=shard, offset_bytes=size, length_bytes=len(data), source=source, digest=of_bytes(data)))
+        rows.append(
+            Document(
+                id=name,
+                shard=shard,
+                offset_bytes=size,
+                length_bytes=len(data),
+                source=source,
+                digest=of_bytes(data),
+            )
+        )
         parts.append(data)
         size += len(data)
         if size >= SHARD_BYTES:

@@ -23,10 +23,10 @@ next step: a framework must not fetch the first batch of a step before the step 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -36,15 +36,15 @@ from spiketriage.errors import GuardStopError, UsageError
 from spiketriage.records import Link
 from spiketriage.train import ddp, random_state
 from spiketriage.train.adapters.batch import record_batch
+from spiketriage.train.adapters.feed import Feed
 from spiketriage.train.adapters.layers import Layers
 from spiketriage.train.adapters.source import Micro
 from spiketriage.train.adapters.state import Counters, Parts, held, put
-from spiketriage.train.adapters.streams import Stream
+from spiketriage.train.adapters.untouched import untouched
 from spiketriage.train.guard import Decision, Guard, Policy
 from spiketriage.train.harness import Loaded, Overrides
 from spiketriage.train.observer import CLIP_EPS, Observer
 from spiketriage.train.rank_state import RankState, digest_state
-from spiketriage.train.recorder import Recorder
 from spiketriage.train.step_recorder import StepRecorder
 
 
@@ -54,53 +54,6 @@ class RolledBack(Exception):
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision.sentence)
         self.decision = decision
-
-
-class Feed(Protocol):
-    """Where steps come from and where records go: production, or a replay.
-
-    `generation` is what to begin from and `loader` how; `acts` says whether the guard's stop and rollback are carried
-    out, `left_out` which micro-batches rollbacks took out of the data (`<epoch>:<place>`).
-    """
-
-    recorder: Recorder
-    generation: Path | None
-    loader: str
-    acts: bool
-    left_out: frozenset[str]
-    probe: StepRecorder | None
-
-    def opened(self, session: Session) -> None:
-        """The parts are there; nothing is restored yet."""
-        ...
-
-    def guard(self, policy: Policy, saved: Mapping[str, Any]) -> Guard:
-        """The guard, with what a generation saved of it (empty: nothing); it outlives a rollback."""
-        ...
-
-    def read(self, generation: Path, parts: Parts) -> RankState:
-        """This rank's state of a generation, through the feed's loader."""
-        ...
-
-    def loaded(self, loaded: Loaded) -> None:
-        """What was held at the last moment before the first step."""
-        ...
-
-    def between(self, session: Session) -> None:
-        """No step is under way; returns when the next one is to be run."""
-        ...
-
-    def finish(self, session: Session) -> None:
-        """No further step will come."""
-        ...
-
-    def micros(self, session: Session) -> Iterator[Micro]:
-        """The micro-batches of the epoch, from the session's cursor on."""
-        ...
-
-    def step(self, session: Session) -> AbstractContextManager[StepRecorder]:
-        """Opens the record of the next step."""
-        ...
 
 
 class Session:
@@ -333,8 +286,8 @@ class Session:
     def abandon(self, error: BaseException) -> None:
         """The loop raised: a step that is open leaves no record, which is evidence itself."""
         opened = self._open
-        self._forget()
         if opened is not None:
+            self._forget()
             opened.__exit__(type(error), error, error.__traceback__)
 
     # --- one pass that changes nothing
@@ -343,7 +296,7 @@ class Session:
         """Forward and backward of these micro-batches on the state as it is, which is left as it was."""
         passes = self.parts.passes
         assert passes is not None
-        with self.untouched():
+        with untouched(self.parts.model):
             self._pending, self._record = list(micros), record
             self._start(record)
             self._num_begun = 0
@@ -351,27 +304,6 @@ class Session:
             passes([micro.batch for micro in micros], overrides)
             self.may_update(self.reduced())
             self._forget()
-
-    @contextmanager
-    def untouched(self) -> Iterator[None]:
-        """Whatever a pass changes is put back: generators, gradients, buffers, modes of modules."""
-        params = list(self.parts.model.parameters())
-        gradients = [one.grad for one in params]
-        buffers = [(one, one.detach().clone()) for one in self.parts.model.buffers()]
-        modes = [(one, one.training) for one in self.parts.model.modules()]
-        for one in params:
-            one.grad = None
-        cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-        with Stream.from_here():
-            yield
-        if cuda is not None:
-            torch.cuda.set_rng_state(cuda)
-        for one, gradient in zip(params, gradients, strict=True):
-            one.grad = gradient
-        for live, copy in buffers:
-            live.copy_(copy)
-        for module, mode in modes:
-            module.training = mode
 
     # --- inside
 

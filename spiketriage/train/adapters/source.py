@@ -54,7 +54,7 @@ class Micro:
         """For a loader that pins: the batch in page-locked memory (untested)."""
         from torch.utils.data._utils.pin_memory import pin_memory  # noqa: PLC0415
 
-        return Micro(wanted=self.wanted, documents=self.documents, batch=pin_memory(self.batch))
+        return Micro(wanted=self.wanted, documents=self.documents, batch=pin_memory(self.batch))  # type: ignore[no-untyped-call]
 
 
 class Source:
@@ -140,8 +140,8 @@ class Source:
             if hasattr(one, "set_epoch"):
                 one.set_epoch(epoch)
         for generator in _generators(self._samplers):
-            # One that goes on from epoch to epoch would make an epoch's order depend on how often it was begun. One that
-            # a sampler made for itself later is the sampler's business.
+            # One that goes on from epoch to epoch would make an epoch's order depend on how often it was begun.
+            # One that a sampler made for itself since is that sampler's business.
             if id(generator) in self._first_seeds:
                 generator.manual_seed(self._first_seeds[id(generator)] + epoch)
 
@@ -152,7 +152,7 @@ class _Names:
     def __init__(self, names: Callable[[], Iterator[Wanted]], num: int) -> None:
         self._names, self._num = names, num
 
-    def __iter__(self) -> Iterator[Wanted]:
+    def __iter__(self) -> Iterator[Any]:  # what torch calls a batch of keys
         return self._names()
 
     def __len__(self) -> int:
@@ -190,7 +190,7 @@ class _Collate:
     def __init__(self, collate: Callable[[list[Any]], Any], seed: int) -> None:
         self._collate, self._seed = collate, seed
 
-    def __call__(self, raw: Raw) -> Micro:
+    def __call__(self, raw: Any) -> Micro:
         with Stream(self._seed, "collate", raw.wanted.epoch, list(raw.wanted.keys)):
             batch = self._collate(raw.examples)
         return Micro(wanted=raw.wanted, documents=raw.documents, batch=batch)

@@ -135,12 +135,22 @@ def _plain(value: Any) -> Any:
 
 
 def _like(stored: Any, live: Any) -> Any:
-    """`stored` JSON in the types that the live value has: tuples, and tensors in place of numbers."""
-    if isinstance(live, Mapping):
-        return {name: _like(one, live[name]) if name in live else one for name, one in stored.items()}
-    if isinstance(live, tuple) and isinstance(stored, list):
-        return tuple(stored)
-    if isinstance(live, Tensor):
+    """`stored` JSON in the types that the live value has: tuples, tensors in place of numbers, keys that are no text.
+
+    What JSON cannot tell from the live value is that value: `MultiStepLR` keeps its milestones in a `Counter`.
+    """
+    if isinstance(live, Mapping) and isinstance(stored, Mapping):
+        names = {str(name): name for name in live}
+        if any(not isinstance(name, str) for name in live) and _plain(live) == stored:
+            return live
+        return {
+            names.get(name, name): _like(one, live[names[name]]) if name in names else one
+            for name, one in stored.items()
+        }
+    if isinstance(live, list | tuple) and isinstance(stored, list):
+        taken = [_like(one, live[at]) if at < len(live) else one for at, one in enumerate(stored)]
+        return tuple(taken) if isinstance(live, tuple) else taken
+    if isinstance(live, Tensor) and stored is not None:
         return torch.as_tensor(stored, dtype=live.dtype, device=live.device)
     return stored
 

@@ -61,19 +61,19 @@ def make_trainer(run: Path) -> Trainer:
     """Everything built, nothing trained."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    config = GPT2Config(vocab_size=258, n_positions=LENGTH, n_embd=48, n_layer=3, n_head=4, bos_token_id=EOS, eos_token_id=EOS)
-    settings = json.loads((run / "settings.json").read_text(encoding="utf-8"))
+    config = GPT2Config(
+        vocab_size=258, n_positions=LENGTH, n_embd=48, n_layer=3, n_head=4, bos_token_id=EOS, eos_token_id=EOS
+    )
+    settings = {"save_strategy": "no", **json.loads((run / "settings.json").read_text(encoding="utf-8"))}
     arguments = TrainingArguments(
         output_dir=str(run / "hf"),
         per_device_train_batch_size=8,
         gradient_accumulation_steps=2,
-        learning_rate=3e-3,
+        learning_rate=6e-3,
         lr_scheduler_type="cosine",
-        warmup_steps=20,
+        warmup_steps=5,
         weight_decay=0.1,
-        save_strategy="no",
         logging_steps=10,
-        logging_nan_inf_filter=False,
         report_to=[],
         disable_tqdm=True,
         use_cpu=True,

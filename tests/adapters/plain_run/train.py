@@ -5,15 +5,31 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from spiketriage.train.adapters.loop import PlainJob, PlainLoop
 from spiketriage.train.guard import Policy
 
-VOCABULARY, WIDTH, LENGTH = 64, 32, 16
+VOCABULARY, WIDTH, NUM_STEPS = 64, 32, 20
+
+
+class Rows(Dataset[dict[str, Tensor]]):
+    """Rows of 17 tokens with a weight each, as files of the run hold them."""
+
+    def __init__(self, run: Path) -> None:
+        self.rows_NT = torch.from_numpy(np.load(run / "rows.npy"))
+        self.weights_N = torch.from_numpy(np.load(run / "weights.npy"))
+
+    def __len__(self) -> int:
+        return len(self.weights_N)
+
+    def __getitem__(self, at: int) -> dict[str, Tensor]:
+        row_T = self.rows_NT[at]
+        return {"input_ids": row_T[:-1], "labels": row_T[1:], "weight": self.weights_N[at]}
 
 
 class Block(nn.Module):
@@ -23,7 +39,7 @@ class Block(nn.Module):
         super().__init__()
         self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 64), nn.Linear(64, WIDTH)
 
-    def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
+    def forward(self, x_BTD: Tensor) -> Tensor:
         shifted_BTD = x_BTD + F.pad(x_BTD, (0, 0, 1, 0))[:, :-1]
         return x_BTD + F.dropout(self.down(F.gelu(self.up(self.norm(shifted_BTD)))), 0.1, self.training)
 
@@ -35,18 +51,11 @@ class Model(nn.Module):
         self.blocks = nn.ModuleList([Block(), Block()])
         self.head = nn.Linear(WIDTH, VOCABULARY)
 
-    def forward(self, inputs_BT: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs_BT: Tensor) -> Tensor:
         x_BTD = self.embed(inputs_BT)
         for block in self.blocks:
             x_BTD = block(x_BTD)
         return self.head(x_BTD)
-
-
-def rows() -> torch.Tensor:
-    """85 rows in which each token follows from the one before: 11 micro-batches of 8, so an epoch ends in half a step."""
-    generator = torch.Generator().manual_seed(3)
-    first = torch.randint(0, VOCABULARY, (85, 1), generator=generator)
-    return (first * 5 + torch.arange(LENGTH + 1) * 7) % VOCABULARY
 
 
 def train(loop: PlainLoop) -> None:
@@ -55,14 +64,15 @@ def train(loop: PlainLoop) -> None:
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 10))
-    loader = DataLoader(TensorDataset(rows()), batch_size=8, shuffle=True)
+    loader = DataLoader(Rows(loop.run), batch_size=8, shuffle=True)
     loop.take(model=model, optimizer=optimizer, loader=loader, scheduler=scheduler, num_micro=2, max_norm=1.0)
-    for step in loop.steps(60):
-        for (tokens_BT,) in step.batches:
-            logits_BTV = model(tokens_BT[:, :-1])
-            loss_sum = F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten(), reduction="sum")
-            (loss_sum / (2 * tokens_BT[:, 1:].numel())).backward()
-            step.loss(loss_sum, tokens_BT[:, 1:].numel())
+    torch.manual_seed(2)
+    for step in loop.steps(NUM_STEPS):
+        for batch in step.batches:
+            losses_BT = F.cross_entropy(model(batch["input_ids"]).transpose(1, 2), batch["labels"], reduction="none")
+            losses_BT = losses_BT * batch["weight"][:, None]
+            step.loss(losses_BT.sum(), losses_BT.numel(), per_sample_B=losses_BT.mean(1))
+            (losses_BT.mean() / 2).backward()
         if step.may_update():
             optimizer.step()
             step.updated()
@@ -70,7 +80,7 @@ def train(loop: PlainLoop) -> None:
         optimizer.zero_grad()
 
 
-job = PlainJob(train, policy=Policy(), save_every=10, budget_share=None)
+job = PlainJob(train, policy=Policy(max_repeats=3), save_every=1, budget_share=None)
 factory = job.harness
 
 if __name__ == "__main__":
