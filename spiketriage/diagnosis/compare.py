@@ -80,12 +80,17 @@ def compare_loads(left: Iterable[LoadRecord], right: Iterable[LoadRecord]) -> Wh
         ranks = [
             key[0]
             for key in sorted(set(ours) & set(theirs))
-            if ours[key].fields.get(name) != theirs[key].fields.get(name)
+            if _is_other(ours[key].fields.get(name), theirs[key].fields.get(name))
         ]
         if ranks:
             step = next(load.step for load in ours.values())
             return Where(step=step + 1, stage="restored", key=name, rank=ranks[0] if len(ranks) == 1 else None)
     return None
+
+
+def _is_other(one: str | None, other: str | None) -> bool:
+    """Whether both loads state a digest, and not the same; after a rollback production states none of its guard."""
+    return bool(one and other and one != other)
 
 
 def relative_noise(left: Chain, right: Chain) -> float:

@@ -19,6 +19,8 @@ from spiketriage.wire.trial import Trial
 
 REFERENCE_BAND = 4.0  # times the largest effect among the controls (prototype.md §7)
 REFERENCE_RATIO = 20.0  # a reference counts only beyond this many bands
+# What a reference computes by: a run that deploys this already is its own reference.
+REFERENCES = {"precision": {"fp32"}, "kernel": {"math", "eager"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +194,8 @@ def _complaint(factor: str, answers: Mapping[str, Answer], arm: Arm) -> str:
     if variant.not_testable:
         return variant.not_testable
     if factor == "code":
-        return "both trials ran the same code" if control.code_digests == variant.code_digests else ""
+        ours, theirs = ([one.code_digest for one in answer.identities] for answer in (control, variant))
+        return "both trials ran the same code" if ours == theirs else ""
     if arm.variant.kind != "probe":
         return ""  # a skip proves itself by the step that it lacks, a loader by the state that it leaves
     same_batch, same_state = _same(control, variant, "batch"), _same(control, variant, "params_before")
@@ -202,7 +205,15 @@ def _complaint(factor: str, answers: Mapping[str, Answer], arm: Arm) -> str:
         return "" if same_batch and not same_state else "batch and state did not change as asked"
     if not (same_batch and same_state):
         return "batch or state changed along with the reference"
-    return "" if _changed(answers, arm) else "the reference changed no digest: the run already computes this way"
+    if _changed(answers, arm) or _is_reference(factor, control):
+        return ""
+    return "the reference changed no digest, and the run does not say that it already computes this way"
+
+
+def _is_reference(factor: str, control: Answer) -> bool:
+    """Whether every rank says that what it deploys is the reference: then nothing may change, and nothing is wrong."""
+    deployed = {str(getattr(identity, factor)) for identity in control.identities}
+    return bool(deployed) and deployed <= REFERENCES[factor]
 
 
 def _same(left: Answer, right: Answer, stage: str) -> bool:

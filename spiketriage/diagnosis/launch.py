@@ -18,7 +18,7 @@ from spiketriage import durable
 from spiketriage.digests import of_file
 from spiketriage.errors import CorruptFileError, EvidenceError, TrialError
 from spiketriage.readers.telemetry.native import read_segment
-from spiketriage.records import LoadRecord, StepRecord, TrialRow
+from spiketriage.records import Identity, LoadRecord, StepRecord, TrialRow
 from spiketriage.wire import trial as wire
 from spiketriage.wire.trial import LEASH, Launch, Trial
 
@@ -44,14 +44,14 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What one trial answered: its row for the incident, and every rank's chain."""
+    """What one trial answered: its row for the incident, every rank's chain, and what each rank says of itself."""
 
     trial: Trial
     row: TrialRow
     cached: bool
     steps: tuple[StepRecord, ...]
     loads: tuple[LoadRecord, ...]
-    code_digests: tuple[str, ...]
+    identities: tuple[Identity, ...]
     not_testable: str
 
     def at(self, rank: int, step: int) -> StepRecord | None:
@@ -172,7 +172,7 @@ def _answer(site: Site, trial: Trial, *, cached: bool) -> Answer:
         row=row(trial, "done", num_steps=int(done["num_steps_executed"]), wall_s=float(done["wall_s"])),
         steps=tuple(step for segment in segments for step in segment.steps),
         loads=tuple(load for segment in segments for load in segment.loads),
-        code_digests=tuple(segment.identity.code_digest for segment in segments if segment.identity),
+        identities=tuple(segment.identity for segment in segments if segment.identity),
         not_testable=str(done["not_testable"]),
     )
 

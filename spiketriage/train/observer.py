@@ -64,12 +64,14 @@ class Observer:
         self._groups_P = [groups_of(name, one, groups) for name, one in self.parameters.items()]
         self._is_sharded = any(self._groups_P)
         self._update = UpdateWatch(self.parameters, optimizer)
+        self._record: StepRecorder | None = None  # of the step under way
         self._saw_local = False
         self._bucket_squares: list[Tensor] = []
         recorder.notice("tensors", f"{len(self.parameters)} tensors", data={"names": list(self.parameters)})
 
     def begin(self, record: StepRecorder) -> None:
         """Digests of the parameters before the step."""
+        self._record = record
         record.tensors("params_before", self.parameters)
 
     def local_gradients(self, record: StepRecorder) -> None:
@@ -87,6 +89,11 @@ class Observer:
     def add_local_part(self, part: Tensor) -> None:
         """Part of this rank's contribution, where it is seen piece by piece; logged with the reduced gradient."""
         self._bucket_squares.append(torch.linalg.vector_norm(part.detach().float()).double().square())
+
+    def add_local_gradients(self, gradients: Mapping[str, Tensor]) -> None:
+        """This rank's contribution to some tensors, where it is seen piece by piece: their digests."""
+        if self._record is not None:
+            self._record.tensors("local_gradient", gradients)
 
     def reduced_gradients(self, record: StepRecorder) -> Tensor:
         """Digests and norms after the reduction; the global norm before clipping, fp32 (), equal on every rank."""

@@ -127,6 +127,15 @@ def test_the_first_state_field_that_differs_is_named(fields: list[tuple[str, ...
     assert compare_loads(left, [load(0, "step-000040", theirs)]) is None
 
 
+def test_a_field_that_one_load_does_not_state_is_not_compared() -> None:
+    whole = dict.fromkeys(STATE_FIELDS, "1")
+    part = {name: value for name, value in whole.items() if name != "guard"}
+    assert compare_loads([load(0, "step-000020", part)], [load(0, "step-000020", whole)]) is None
+    where = compare_loads([load(0, "step-000020", part)], [load(0, "step-000020", {**whole, "cursor": "2"})])
+    assert where is not None
+    assert where.key == "cursor"
+
+
 @pytest.mark.parametrize(
     ("left", "right", "expected"),
     [

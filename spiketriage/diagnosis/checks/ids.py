@@ -1,13 +1,18 @@
 """Check: every document that a step names exists, and none is used twice before its source has been used up.
 
 It works on names alone, never on bytes; a sampler that draws with replacement is recognised, not accused.
+
+Where the names of a batch say their epoch (an object with `epoch`), each epoch is judged by itself: one that drops its
+last batch leaves documents unused. Ranks draw at the same time: those that fill up the last batch of a source with
+documents from its beginning do so when the whole step has used it up.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
 from spiketriage.diagnosis.view import History, View, documents_of
@@ -22,6 +27,7 @@ class _Use:
     step: int
     rank: int
     document: str
+    epoch: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +71,7 @@ def run(view: View) -> tuple[Finding, ...]:
 
 def _uses(history: History) -> list[_Use]:
     return [
-        _Use(step=step, rank=rank, document=name)
+        _Use(step=step, rank=rank, document=name, epoch=_epoch(record.ids))
         for step, records in history.items()
         for rank, record in sorted(records.items())
         for name in documents_of(record)
@@ -76,20 +82,30 @@ def _tally(uses: Sequence[_Use], index: DataIndex | None) -> _Tally:
     """Repetitions while the source still held unused documents, and within one step at any time."""
     documents = index.documents if index else {}
     size = Counter(document.source for document in documents.values())
-    num_seen: Counter[str] = Counter()
-    last_use: dict[str, _Use] = {}
+    num_seen: Counter[tuple[int | None, str]] = Counter()
+    last_use: dict[tuple[int | None, str], _Use] = {}
     repetitions: list[_Repetition] = []
     num_due = 0.0
-    for use in uses:
-        before = last_use.get(use.document)
-        source = documents[use.document].source if index else ""
-        used_up = index is not None and num_seen[source] >= size[source]
-        if before is not None and (not used_up or before.step == use.step):
-            repetitions.append(_Repetition(use=use, before=before, num_due=num_due))
-        num_due += 0.0 if used_up or index is None else num_seen[source] / size[source]
-        num_seen[source] += before is None
-        last_use[use.document] = use
+    for _, group in groupby(uses, key=lambda use: use.step):
+        together = list(group)
+        fresh = {(use.epoch, use.document) for use in together} - last_use.keys()
+        seen_so_far = Counter(num_seen)
+        num_seen.update((epoch, documents[name].source if index else "") for epoch, name in fresh)
+        for use in together:
+            name, source = (use.epoch, use.document), (use.epoch, documents[use.document].source if index else "")
+            before = last_use.get(name)
+            used_up = index is not None and num_seen[source] >= size[source[1]]
+            if before is not None and (not used_up or before.step == use.step):
+                repetitions.append(_Repetition(use=use, before=before, num_due=num_due))
+            num_due += 0.0 if used_up or index is None else seen_so_far[source] / size[source[1]]
+            seen_so_far[source] += before is None
+            last_use[name] = use
     return _Tally(repetitions=tuple(repetitions), num_due=num_due)
+
+
+def _epoch(ids: object) -> int | None:
+    epoch = ids.get("epoch") if isinstance(ids, Mapping) else None
+    return epoch if isinstance(epoch, int) else None
 
 
 def _unknown(unknown: list[_Use]) -> Finding:

@@ -6,6 +6,7 @@ It recomputes the schedule from its formula and never asks the deployed schedule
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +20,13 @@ RELATIVE_TOLERANCE = (
     1e-6  # a schedule in float32 is good to 6e-8; the smallest fault worth a page moves lr by a percent
 )
 ABSOLUTE_TOLERANCE = 1e-15
+WARMUP_KINDS = ("warmup-cosine", "warmup-linear", "warmup-constant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Applied:
     step: int
+    taken: int  # the step's number among the updates that were taken: what the schedule counts
     rank: int
     seen: float
     expected: float
@@ -33,20 +36,25 @@ class _Applied:
 def scheduled_lr(schedule: Mapping[str, Any], step: int) -> float | None:
     """The learning rate of `step` (1-based); None for a schedule of a kind that is not known.
 
+    `first` is what the schedule's own counter says at step 1: 1 unless stated, 0 in torch's schedulers.
+
     Raises:
         KeyError, TypeError, ValueError: a schedule of a known kind lacks a number.
     """
     kind = schedule.get("kind")
     if kind == "constant":
         return _number(schedule, "peak")
-    if kind != "warmup-cosine":
+    if kind not in WARMUP_KINDS:
         return None
-    peak, floor = _number(schedule, "peak"), _number(schedule, "floor")
-    warmup, total = int(schedule["warmup_steps"]), int(schedule["total_steps"])
-    if step <= warmup:
-        return peak * step / warmup
-    done = min(1.0, (step - warmup) / max(1, total - warmup))
-    return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * done))
+    counter = step - 1 + int(schedule.get("first", 1))
+    peak, warmup = _number(schedule, "peak"), int(schedule["warmup_steps"])
+    if counter < warmup:
+        return peak * counter / warmup
+    if kind == "warmup-constant":
+        return peak
+    floor, total = _number(schedule, "floor"), int(schedule["total_steps"])
+    left = 1 - min(1.0, (counter - warmup) / max(1, total - warmup))
+    return floor + (peak - floor) * (left if kind == "warmup-linear" else 0.5 * (1 - math.cos(math.pi * left)))
 
 
 def run(view: View) -> tuple[Finding, ...]:
@@ -76,13 +84,18 @@ def _schedules(view: View) -> dict[int, Mapping[str, Any]]:
 
 def _applied(view: View, schedules: Mapping[int, Mapping[str, Any]]) -> list[_Applied]:
     found: list[_Applied] = []
+    num_left_out: Counter[int] = Counter()  # updates that the guard skipped: a schedule does not count them
     for step, records in view.history().items():
         for rank, record in sorted(records.items()):
             schedule = schedules.get(record.attempt, {})
-            expected = scheduled_lr(schedule, step)
+            taken = step - num_left_out[rank]
+            expected = scheduled_lr(schedule, taken)
             if expected is not None and "lr" in record.metrics:
                 seen = record.metrics["lr"]
-                found.append(_Applied(step=step, rank=rank, seen=seen, expected=expected, schedule=schedule))
+                found.append(
+                    _Applied(step=step, taken=taken, rank=rank, seen=seen, expected=expected, schedule=schedule)
+                )
+            num_left_out[rank] += record.metrics.get("guard/skipped", 0.0) == 1.0
     return found
 
 
@@ -112,7 +125,7 @@ def _differs(wrong: list[_Applied]) -> Finding:
 def _looks_like(wrong: list[_Applied]) -> int | None:
     """The step whose scheduled rate this is; of several, the one from which the next steps follow too."""
     first, schedule = wrong[0], wrong[0].schedule
-    if schedule.get("kind") != "warmup-cosine":
+    if schedule.get("kind") not in WARMUP_KINDS or "total_steps" not in schedule:
         return None
     candidates = [
         step
@@ -121,9 +134,9 @@ def _looks_like(wrong: list[_Applied]) -> int | None:
     ]
     if not candidates:
         return None
-    return max(candidates, key=lambda step: _num_following(wrong, step - first.step))
+    return max(candidates, key=lambda step: _num_following(wrong, step - first.taken))
 
 
 def _num_following(wrong: list[_Applied], shift: int) -> int:
-    expected = ((item.seen, scheduled_lr(item.schedule, item.step + shift)) for item in wrong)
+    expected = ((item.seen, scheduled_lr(item.schedule, item.taken + shift)) for item in wrong)
     return sum(1 for seen, value in expected if value is not None and _close(seen, value))

@@ -1,0 +1,4 @@
+"""Adapters: somebody's own loop or framework, recorded, guarded, saved and replayed by the same code.
+
+Nothing outside this folder imports an adapter; each imports its framework only when it is used.
+"""

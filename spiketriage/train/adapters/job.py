@@ -1,0 +1,106 @@
+"""A job: the user's loop with everything around it, run as production or handed to the desk as a harness.
+
+It never knows a framework: adapters give it a function that builds all objects and runs the loop in a session.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import torch.distributed as dist
+
+from spiketriage.train.adapters import deploy
+from spiketriage.train.adapters.production import Production
+from spiketriage.train.adapters.replay import Replay
+from spiketriage.train.adapters.session import RolledBack, Session
+from spiketriage.train.adapters.state import Parts
+from spiketriage.train.guard import Policy, exit_with_code
+from spiketriage.train.harness import Context
+from spiketriage.train.recorder import BUDGET_SHARE
+
+Loop = Callable[[Session], None]
+
+
+class Job:
+    """`user` is the user's own function, by which the code folder is found; `loop_in(run)` builds and runs everything.
+
+    Bind an instance to a name in the module of `user` and its `harness` to another, which the desk calls:
+
+        job = …(…)
+        factory = job.harness
+
+    `save_every` saves a generation every so many steps (None: when the framework saves), `policy` is the guard's (None:
+    no guard).
+    """
+
+    def __init__(
+        self,
+        user: Callable[..., object],
+        loop_in: Callable[[Path], Loop],
+        *,
+        policy: Policy | None = None,
+        save_every: int | None = None,
+        budget_share: float | None = BUDGET_SHARE,
+        harness: str = "factory",
+    ) -> None:
+        self._user, self._loop_in, self._policy = user, loop_in, policy
+        self._save_every, self._budget_share, self._harness = save_every, budget_share, harness
+
+    def train(self, run: Path) -> None:
+        """Train in folder `run`, from its newest generation on; a rollback begins again inside.
+
+        Raises:
+            SystemExit: the guard stopped the job: exit code 10, as torchrun reports it for each rank.
+        """
+        run = run.resolve()
+        run.mkdir(parents=True, exist_ok=True)
+        with exit_with_code():
+            feed = Production(
+                run,
+                deploy=lambda parts: self._deploy(run, parts),
+                save_every=self._save_every,
+                budget_share=self._budget_share,
+            )
+            try:
+                while not self._live(feed):
+                    pass
+            finally:
+                feed.close()
+
+    def harness(self, context: Context) -> Replay:
+        """The harness of one rank, for the desk."""
+        return Replay(context, self._loop_in(context.run), self._policy)
+
+    def _live(self, feed: Production) -> bool:
+        """One life of the loop, from construction to its end; whether that was the end of the job."""
+        session = Session(feed, self._policy)
+        try:
+            self._loop_in(feed.run)(session)
+            feed.finish(session)
+        except RolledBack as back:
+            session.abandon(back)
+            feed.roll_back(back.decision.generation)
+            return False
+        except BaseException as error:
+            session.abandon(error)
+            raise
+        return True
+
+    def _deploy(self, run: Path, parts: Parts) -> Path:
+        """Code, config and settings into the run, by the first rank; the folder of the code there."""
+        path = Path(inspect.getfile(self._user)).resolve()
+        code = path.parent
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            code = deploy.deploy_code(run, code)
+            deploy.write_config(run, parts.config)
+            num = dist.get_world_size() if dist.is_initialized() else 1
+            # The module as the desk will import it: its package's folder, then its file.
+            harness = f"{path.parent.name}.{path.stem}:{self._harness}"
+            deploy.write_settings(run, harness=harness, code=code, num_processes=num)
+        if dist.is_initialized():
+            told = [code]
+            dist.broadcast_object_list(told)
+            code = told[0]
+        return code

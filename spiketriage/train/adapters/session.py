@@ -1,0 +1,367 @@
+"""One training loop as this package sees it: every step recorded, judged and saved, by production and replay alike.
+
+It never runs a forward pass or an optimizer itself: a loop or a framework's adapter tells it what happens, in order:
+
+    session.take(parts)                 # everything is built; the generation to begin from is put in
+    for batch in session.epoch():       # micro-batches, from the cursor to the end of the epoch
+        session.begin()                 # opens the step at its first micro-batch; takes note of the others
+        session.micro()                 # before each forward
+        session.loss(loss_sum, num_tokens)
+        norm = session.reduced()        # after the last backward, gradients unscaled, before clipping
+        if session.may_update(norm):    # the guard's word
+            …clip by norm, optimizer.step(), scheduler.step()…
+            session.updated()           # before the scheduler's step and before zero_grad
+        …zero_grad…
+        session.end()
+
+Between steps (no step open, no micro-batch fetched) `epoch` saves what is due, or stands still until a replay feeds the
+next step: a framework must not fetch the first batch of a step before the step before has ended.
+"""
+
+# B rows, T positions.
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from spiketriage.errors import GuardStopError, UsageError
+from spiketriage.records import Link
+from spiketriage.train import ddp, random_state
+from spiketriage.train.adapters.batch import record_batch
+from spiketriage.train.adapters.feed import Feed
+from spiketriage.train.adapters.layers import Layers
+from spiketriage.train.adapters.source import Micro
+from spiketriage.train.adapters.state import Counters, Parts, held, put
+from spiketriage.train.adapters.untouched import untouched
+from spiketriage.train.guard import Decision, Guard, Policy
+from spiketriage.train.harness import Loaded, Overrides
+from spiketriage.train.observer import CLIP_EPS, Observer
+from spiketriage.train.rank_state import RankState, digest_state
+from spiketriage.train.step_recorder import StepRecorder
+
+
+class RolledBack(Exception):
+    """Leaves the loop so that it starts again from the generation that the guard chose."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision.sentence)
+        self.decision = decision
+
+
+class Session:
+    """One life of a loop, from its objects' construction to its end; a rollback or a load begins another one."""
+
+    parts: Parts
+
+    def __init__(self, feed: Feed, policy: Policy | None) -> None:
+        self.feed, self.policy = feed, policy
+        self.last_step = self.epoch_number = self.at = 0
+        self.is_save_due = False
+        self.loaded: Loaded | None = None
+        self.decision: Decision | None = None
+        self._restored: RankState | None = None
+        self._guard: Guard | None = None
+        self._pending: list[Micro] = []
+        self._num_begun = 0
+        self._record: StepRecorder | None = None
+        self._open: AbstractContextManager[StepRecorder] | None = None
+        self._sums: list[Tensor] = []
+        self._num_tokens: Tensor | float = 0.0
+        self._totals = torch.zeros(2, dtype=torch.float64)
+        self._stop: GuardStopError | None = None
+        self._is_judged = self._is_taken = self._is_updated = False
+
+    # --- the objects and their state
+
+    def take(self, parts: Parts) -> None:
+        """Watch these objects, and let them hold the generation to begin from.
+
+        Whoever changes them between this and the first step, as a faulty resume does, is seen: digests are taken then.
+        """
+        self.parts = parts
+        self.feed.opened(self)
+        recorder = self.feed.recorder
+        self._observer = Observer(parts.params.items(), parts.optimizer, recorder=recorder)
+        self._layers = Layers(parts.blocks, recorder)
+        if parts.reducer is not None:
+            ddp.watch(parts.reducer, self._observer)  # type: ignore[arg-type]
+        state = None if self.feed.generation is None else self._restore(self.feed.generation)
+        if self.policy is not None:
+            self._guard = self.feed.guard(self.policy, {} if state is None else state.guard)
+
+    def state(self) -> RankState:
+        """Everything that this rank needs to go on, as it stands in memory."""
+        cursor = {"step": self.last_step, "epoch": self.epoch_number, "at": self.at}
+        guard = {} if self._guard is None else self._guard.state()
+        return held(self.parts, Counters(cursor=cursor, guard=guard, num_tokens=int(self._num_tokens)))
+
+    def _restore(self, generation: Path) -> RankState:
+        self._restored = state = self.feed.read(generation, self.parts)
+        put(state, self.parts)
+        self.last_step, self.epoch_number, self.at = (int(state.cursor[name]) for name in ("step", "epoch", "at"))
+        self._num_tokens = float(state.num_tokens)
+        return state
+
+    def _settle(self) -> None:
+        """The last moment before the first step: generators as saved, and the digests of what is held."""
+        state, self._restored = self._restored, None
+        if state is None or self.feed.generation is None:
+            return
+        if self.feed.loader == "verified":  # whatever the loop's own code made of the first one since
+            put(self.feed.read(self.feed.generation, self.parts), self.parts)
+        random_state.restore(state.rng)
+        digests = digest_state(self.state())
+        self.loaded = Loaded(generation=self.feed.generation.name, step=self.last_step, digests=digests)
+        self.feed.loaded(self.loaded)
+
+    # --- the data
+
+    @property
+    def num_left(self) -> int:
+        """Micro-batches between the cursor and the end of its epoch."""
+        places = (one.split(":") for one in self.feed.left_out)
+        out = sum(1 for epoch, place in places if int(epoch) == self.epoch_number and int(place) >= self.at)
+        return len(self.parts.source) - self.at - out
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the micro-batch fetched last is the last one of its epoch, in a probe as in a step."""
+        last = self._pending[-1].wanted
+        return all(f"{last.epoch}:{at}" in self.feed.left_out for at in range(last.at + 1, len(self.parts.source)))
+
+    def start_epoch(self) -> int:
+        """Move a cursor that stands at the end of an epoch to the next one; returns the micro-batches that are left.
+
+        Raises:
+            UsageError: an epoch has no micro-batch.
+        """
+        if not len(self.parts.source):
+            raise UsageError("the data set is too small: an epoch has not one micro-batch")
+        while self.num_left <= 0:
+            self.epoch_number, self.at = self.epoch_number + 1, 0
+        return self.num_left
+
+    def epoch(self) -> Iterator[Any]:
+        """The micro-batches from the cursor to the end of its epoch, as the loop's own loader gives them."""
+        self.start_epoch()
+        micros = self.feed.micros(self)
+        while True:
+            if self._record is None and not self._pending:
+                if self.num_left <= 0:
+                    return
+                self._settle()
+                self.feed.between(self)
+            micro = next(micros, None)
+            if micro is None:
+                return
+            self._pending.append(micro)
+            if self.feed.probe is None:
+                self.epoch_number, self.at = micro.wanted.epoch, micro.wanted.at + 1
+            yield micro.batch
+
+    # --- a step
+
+    @property
+    def step(self) -> int:
+        """Number of the step under way, or of the last one."""
+        return self.last_step if self._record is None else self._record.step
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a step is under way."""
+        return self._record is not None
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether `may_update` has answered for the step under way."""
+        return self._is_judged
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the update of the step under way is, or was, to be taken; not before `may_update` has said so."""
+        return self._is_taken
+
+    def begin(self) -> None:
+        """Open the step, unless it is open; take note of the micro-batches fetched since."""
+        if self._record is None:
+            self._open = self.feed.step(self)
+            self._record = self._open.__enter__()
+            self._start(self._record)
+        for number, micro in enumerate(self._pending[self._num_begun :], self._num_begun):
+            record_batch(self._record, number, micro)
+        self._num_begun = len(self._pending)
+
+    def micro(self) -> None:
+        """The forward pass of the next micro-batch of the step begins."""
+        self._layers.record, self._layers.number = self._record, len(self._sums)
+
+    def loss(self, loss_sum: Tensor, num_tokens: Tensor | float, *, per_sample_B: Tensor | None = None) -> None:
+        """The loss of a micro-batch, nats summed over its valid tokens on this rank; per sample as a mean per token."""
+        loss = loss_sum.detach().double().reshape(())
+        count = torch.as_tensor(num_tokens, dtype=torch.float64, device=loss.device).reshape(())
+        self._sums.append(torch.stack([loss, count]))
+        if per_sample_B is not None and self._record is not None:
+            self._record.series("loss/per_sample", per_sample_B.detach())
+
+    def reduced(self) -> Tensor:
+        """Record losses and gradients; the global norm before clipping, fp32 (), equal on every rank. Collective.
+
+        Raises:
+            UsageError: no step is open, or nobody told a loss.
+        """
+        record = self._record
+        if record is None or not self._sums:
+            raise UsageError("begin and loss come before the gradients are looked at")
+        record.ids(_name(self._pending))
+        record.content({name: digest for micro in self._pending for name, digest in micro.documents.items()})
+        self._layers.finish(record)
+        local = torch.stack(self._sums).sum(0)
+        self._totals = local.clone()
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            dist.all_reduce(self._totals)
+        record.tensor("loss", "sum", local[0])
+        record.log({"loss/sum": local[0], "loss/mean": self._totals[0] / self._totals[1]})
+        record.log({"tokens/valid": local[1], "tokens/valid_global": self._totals[1].clone()})
+        if self.parts.reducer is None:
+            self._observer.local_gradients(record)
+        return self._observer.reduced_gradients(record)
+
+    def may_update(self, norm: Tensor) -> bool:
+        """Whether the update is to be taken. Collective where there is a guard; with one, a host sync."""
+        record = self._given()
+        self._log_clip(record, norm)
+        self._is_judged = True
+        if self.feed.probe is not None:
+            return False
+        self._is_taken, self.decision = True, None
+        if self._guard is not None:
+            self.decision = self._decide(self._guard, norm)
+            record.log(self.decision.metrics())
+            if self.decision.sentence:
+                record.anomaly(self.decision.sentence)
+            self._is_taken = not self.decision.skip
+        return self._is_taken
+
+    def updated(self) -> None:
+        """Record what the update did; after the optimizer's step, before the scheduler's and before gradients go."""
+        self._observer.updated(self._given())
+        self._is_updated = True
+
+    def end(self) -> None:
+        """Close the step; then what the guard asked for.
+
+        Raises:
+            GuardStopError, RolledBack: the guard's word, in production alone.
+        """
+        record, opened = self._given(), self._open
+        assert opened is not None
+        if self._is_taken and not self._is_updated:
+            raise UsageError("the update was not told of: call updated() right after the optimizer's step")
+        if self.feed.probe is None:
+            if not self._is_taken:
+                record.log({"lr": self._lr()})
+                record.tensors("params_after", self._observer.parameters)
+            self.last_step = record.step
+            self._num_tokens = self._num_tokens + self._totals[1]
+            record.log({"tokens/total": self._num_tokens})
+        self._forget()
+        opened.__exit__(None, None, None)
+        if self.feed.acts and self._stop is not None:
+            raise self._stop
+        if self.feed.acts and self.decision is not None and self.decision.rollback:
+            raise RolledBack(self.decision)
+
+    def finish(self) -> None:
+        """The last step is over: what is due is saved now."""
+        self.feed.finish(self)
+
+    def abandon(self, error: BaseException) -> None:
+        """The loop raised: a step that is open leaves no record, which is evidence itself."""
+        opened = self._open
+        if opened is not None:
+            self._forget()
+            opened.__exit__(type(error), error, error.__traceback__)
+
+    # --- one pass that changes nothing
+
+    def probe(self, micros: Sequence[Micro], overrides: Overrides, record: StepRecorder) -> None:
+        """Forward and backward of these micro-batches on the state as it is, which is left as it was."""
+        passes = self.parts.passes
+        assert passes is not None
+        with untouched(self.parts.model):
+            self._pending, self._record = list(micros), record
+            self._start(record)
+            self._num_begun = 0
+            self.begin()
+            passes([micro.batch for micro in micros], overrides)
+            self.may_update(self.reduced())
+            self._forget()
+
+    # --- inside
+
+    def _given(self) -> StepRecorder:
+        if self._record is None:
+            raise UsageError("no step is open")
+        return self._record
+
+    def _start(self, record: StepRecorder) -> None:
+        first = self._pending[0].wanted
+        record.capture({"step": self.last_step, "epoch": first.epoch, "at": first.at})
+        self._observer.recorder = self.feed.recorder
+        self._layers.tell_to(self.feed.recorder)
+        self._observer.begin(record)
+
+    def _forget(self) -> None:
+        self._record = self._open = self._layers.record = None
+        self._pending, self._sums, self._num_begun = [], [], 0
+        self._is_judged = self._is_taken = self._is_updated = False
+
+    def _lr(self) -> float:
+        return float(self.parts.optimizer.param_groups[0]["lr"])
+
+    def _log_clip(self, record: StepRecorder, norm: Tensor) -> None:
+        max_norm, lr = self.parts.max_norm, self._lr()
+        if max_norm > 0:
+            self._observer.clipped(record, norm, max_norm)
+        scheduler, scaler = self.parts.scheduler, self.parts.scaler
+        if isinstance(counter := getattr(scheduler, "last_epoch", None), int):
+            record.log({"scheduler/step": counter})
+        if isinstance(scale := getattr(scaler, "_scale", None), Tensor):
+            record.log({"loss_scale": scale.clone()})
+        link = Link("clip_lr", "all")
+        record.links[link] = bytes(16)  # its place; the numbers come with the step's copy
+
+        def seal(numbers: list[float]) -> None:
+            coefficient = min(1.0, max_norm / (numbers[0] + CLIP_EPS)) if max_norm > 0 else 1.0
+            record.links[link] = struct.pack("<2d", coefficient if numbers[0] == numbers[0] else numbers[0], lr)
+
+        record.defer(norm, seal)
+
+    def _decide(self, guard: Guard, norm: Tensor) -> Decision:
+        overflow = self.parts.scaler is not None and not bool(torch.isfinite(norm))
+        try:
+            return guard.decide(
+                step=self.step,
+                loss_sum=self._totals[0],
+                num_tokens=self._totals[1],
+                grad_norm=norm,
+                lr=self._lr(),
+                overflow=overflow,
+                ids=[f"{micro.wanted.epoch}:{micro.wanted.at}" for micro in self._pending],
+            )
+        except GuardStopError as stop:  # the step's record is evidence: it is finished before the job ends
+            self._stop = stop
+            return guard.last
+
+
+def _name(micros: Sequence[Micro]) -> dict[str, Any]:
+    first = micros[0].wanted
+    return {"epoch": first.epoch, "at": first.at, "micros": [list(micro.wanted.keys) for micro in micros]}

@@ -1,0 +1,19 @@
+"""Hyper-parameters as a torch optimizer holds them, in this package's words.
+
+It never changes a setting.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def hparams_of(optimizer: torch.optim.Optimizer, *, clip: float, num_micro: int, seed: int) -> dict[str, Any]:
+    """Plain JSON, as the hyper-parameters of a generation's manifest."""
+    group = optimizer.param_groups[0]
+    told = {name: float(group[name]) for name in ("eps", "weight_decay") if isinstance(group.get(name), int | float)}
+    if "betas" in group:
+        told["beta1"], told["beta2"] = (float(beta) for beta in group["betas"])
+    return {**told, "clip": clip, "num_micro": num_micro, "seed": seed}

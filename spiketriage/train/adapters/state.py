@@ -1,0 +1,158 @@
+"""The whole state of a training loop as a generation keeps it: read off the live objects, and put back into them.
+
+It never loads or saves a file and never builds an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from spiketriage.train import module_state, random_state
+from spiketriage.train.adapters.source import Source
+from spiketriage.train.harness import Overrides
+from spiketriage.train.rank_state import RankState
+
+
+class Stateful(Protocol):
+    """A scheduler or scaler."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Its state."""
+        ...
+
+    def load_state_dict(self, state_dict: Any) -> Any:
+        """Take a state in."""
+        ...
+
+
+Passes = Callable[[Sequence[Any], Overrides], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a loop or framework has built, for a session to watch, save and restore.
+
+    `model` and `optimizer` are the innermost ones; `reducer` is a `DistributedDataParallel` around the model, if any.
+    `num_micro` micro-batches make a step (the last of an epoch may have fewer). `max_norm` is the clipping threshold, 0
+    for none. `passes` runs forward and backward of a step's batches as the loop does, under overrides, and takes no
+    step; None where only the loop itself can do that. `layers` are the modules whose outputs are recorded (None: the
+    blocks of the model). `config` is everything that decides the run's numbers, plain JSON.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    source: Source
+    num_micro: int = 1
+    scheduler: Stateful | None = None
+    scaler: Stateful | None = None
+    reducer: nn.Module | None = None
+    max_norm: float = 0.0
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+    schedule: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    precision: str = "fp32"
+    kernel: str = "deployed"
+    passes: Passes | None = None
+    capabilities: frozenset[str] = frozenset()
+    layers: Mapping[str, nn.Module] | None = None
+
+    @property
+    def params(self) -> dict[str, Tensor]:
+        """Trained parameters by name."""
+        return {name: one for name, one in self.model.named_parameters() if one.requires_grad}
+
+    @property
+    def blocks(self) -> Mapping[str, nn.Module]:
+        """The modules whose outputs are recorded: by default the members of the longest `ModuleList`."""
+        if self.layers is not None:
+            return self.layers
+        lists = {name: one for name, one in self.model.named_modules() if isinstance(one, nn.ModuleList)}
+        longest = max(lists, key=lambda name: len(lists[name]), default=None)
+        return {} if longest is None else {f"{longest}.{n}": one for n, one in enumerate(lists[longest])}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What a session counts, beside what the parts hold; `cursor` names the next micro-batch and the last step."""
+
+    cursor: Mapping[str, Any]
+    guard: Mapping[str, Any]
+    num_tokens: int
+
+
+def held(parts: Parts, counters: Counters) -> RankState:
+    """The state in memory; its tensors are the live ones."""
+    tensors = module_state.capture(parts.model, parts.optimizer)
+    return RankState(
+        params=tensors.params,
+        optimizer=tensors.optimizer,
+        buffers=tensors.buffers,
+        scheduler={
+            "scheduler": _plain({} if parts.scheduler is None else parts.scheduler.state_dict()),
+            "groups": [_plain(_settings(group)) for group in parts.optimizer.param_groups],
+        },
+        scaler=_plain({} if parts.scaler is None else parts.scaler.state_dict()),
+        guard=counters.guard,
+        rng=random_state.saved(),
+        cursor=counters.cursor,
+        num_tokens=counters.num_tokens,
+    )
+
+
+def put(state: RankState, parts: Parts) -> None:
+    """Let the parts hold `state`: parameters, buffers, moments, settings of the groups, scheduler, scaler."""
+    module_state.put(state, parts.model, parts.optimizer)
+    for group, settings in zip(parts.optimizer.param_groups, state.scheduler["groups"], strict=True):
+        group.update(_like(settings, group))
+    if parts.scheduler is not None:
+        parts.scheduler.load_state_dict(_like(state.scheduler["scheduler"], parts.scheduler.state_dict()))
+    if parts.scaler is not None and state.scaler:
+        parts.scaler.load_state_dict(dict(state.scaler))
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
+
+
+def _plain(value: Any) -> Any:
+    """The value in plain JSON: tensors and numpy's numbers as numbers, tuples as lists; the rest is left out."""
+    if isinstance(value, Tensor):
+        return value.item() if value.numel() == 1 else value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        told = {str(name): _plain(one) for name, one in value.items()}
+        return {name: one for name, one in told.items() if one is not _NOTHING}
+    if isinstance(value, list | tuple):
+        return [None if (one := _plain(item)) is _NOTHING else one for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else _NOTHING
+
+
+def _like(stored: Any, live: Any) -> Any:
+    """`stored` JSON in the types that the live value has: tuples, tensors in place of numbers, keys that are no text.
+
+    What JSON cannot tell from the live value is that value: `MultiStepLR` keeps its milestones in a `Counter`.
+    """
+    if isinstance(live, Mapping) and isinstance(stored, Mapping):
+        names = {str(name): name for name in live}
+        if any(not isinstance(name, str) for name in live) and _plain(live) == stored:
+            return live
+        return {
+            names.get(name, name): _like(one, live[names[name]]) if name in names else one
+            for name, one in stored.items()
+        }
+    if isinstance(live, list | tuple) and isinstance(stored, list):
+        taken = [_like(one, live[at]) if at < len(live) else one for at, one in enumerate(stored)]
+        return tuple(taken) if isinstance(live, tuple) else taken
+    if isinstance(live, Tensor) and stored is not None:
+        return torch.as_tensor(stored, dtype=live.dtype, device=live.device)
+    return stored
+
+
+_NOTHING = object()
