@@ -26,7 +26,7 @@ WARMUP_KINDS = ("warmup-cosine", "warmup-linear", "warmup-constant")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Applied:
     step: int
-    taken: int  # the step's number among the updates that were taken: what the schedule counts
+    taken: int  # the step's number as the schedule counts: among all steps, or among the updates that were taken
     rank: int
     seen: float
     expected: float
@@ -84,11 +84,12 @@ def _schedules(view: View) -> dict[int, Mapping[str, Any]]:
 
 def _applied(view: View, schedules: Mapping[int, Mapping[str, Any]]) -> list[_Applied]:
     found: list[_Applied] = []
-    num_left_out: Counter[int] = Counter()  # updates that the guard skipped: a schedule does not count them
+    num_left_out: Counter[int] = Counter()  # updates that the guard skipped
     for step, records in view.history().items():
         for rank, record in sorted(records.items()):
             schedule = schedules.get(record.attempt, {})
-            taken = step - num_left_out[rank]
+            # A schedule stepped with the optimizer does not count what was skipped; one of the step's number does.
+            taken = step - num_left_out[rank] if schedule.get("counts") == "updates" else step
             expected = scheduled_lr(schedule, taken)
             if expected is not None and "lr" in record.metrics:
                 seen = record.metrics["lr"]

@@ -19,7 +19,7 @@ from spiketriage.records import Identity
 from spiketriage.train.adapters.session import Session
 from spiketriage.train.adapters.source import Micro
 from spiketriage.train.adapters.state import Parts
-from spiketriage.train.checkpoint import Provenance, newest_complete, newest_known_good, read_state, save
+from spiketriage.train.checkpoint import Provenance, load_verified, newest_complete, newest_known_good, save
 from spiketriage.train.guard import Guard, Policy
 from spiketriage.train.harness import Loaded
 from spiketriage.train.identity import identify
@@ -74,8 +74,8 @@ class Production:
         return self._guard
 
     def read(self, generation: Path, parts: Parts) -> RankState:
-        """This rank's state as the files hold it."""
-        state = read_state(generation, parts.params)
+        """This rank's state, every file and field of the generation verified."""
+        state = load_verified(generation, parts.params)
         self._saved_step = int(state.cursor["step"])  # a job that is over already has nothing to save
         return state
 
@@ -161,7 +161,7 @@ def provenance(identity: Identity, parts: Parts, run: Path) -> Provenance:
     index = run / "data" / "index.json"
     return Provenance(
         hparams=parts.hparams,
-        schedule=parts.schedule,
+        schedule={**parts.schedule, "counts": "updates"} if parts.schedule else {},  # it steps with the optimizer
         code_path=identity.code_path,
         code_digest=identity.code_digest,
         config_digest=identity.config_digest,

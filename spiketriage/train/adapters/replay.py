@@ -20,7 +20,7 @@ from spiketriage.train.adapters.session import Session
 from spiketriage.train.adapters.source import Micro, Raw, Wanted
 from spiketriage.train.adapters.state import Parts
 from spiketriage.train.adapters.untouched import untouched
-from spiketriage.train.checkpoint import load_verified, read_state
+from spiketriage.train.checkpoint import load_verified
 from spiketriage.train.guard import Guard, Policy
 from spiketriage.train.harness import Context, Loaded, Overrides
 from spiketriage.train.rank_state import RankState
@@ -62,8 +62,8 @@ class Fed:
         return Guard(policy, state=saved or None, known_good=(lambda before: None) if policy.may_roll_back else None)
 
     def read(self, generation: Path, parts: Parts) -> RankState:
-        """This rank's state, verified or as the files hold it."""
-        return (load_verified if self.loader == "verified" else read_state)(generation, parts.params)
+        """This rank's state; what the loop's own code then makes of it is the `deployed` loader."""
+        return load_verified(generation, parts.params)
 
     def loaded(self, loaded: Loaded) -> None:
         """The harness asks the session."""
