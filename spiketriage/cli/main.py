@@ -245,7 +245,7 @@ def defenses(target: o.Target = None, as_json: o.Json = False) -> int:
     from spiketriage.runbook import defenses as it
 
     place = str(find_run(None)) if target is None else target
-    return show("defenses", it.run(place, rehearsable=DEFENSES, built_in=ALWAYS), as_json)
+    return show("defenses", it.run(place, switches=DEFENSES, built_in=ALWAYS), as_json)
 
 
 @app.command()

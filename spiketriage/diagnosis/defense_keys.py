@@ -5,7 +5,7 @@ This module holds data and the reading of one value; it opens no file and never 
 The keys were read in the projects' own sources: torchtitan b5bcd76 (2026-08), Megatron-LM d98e8a6 (2026-08), OLMo-core
 fa6c501 (2026-06), OLMo 59a53e3 (2025-09), nanotron 2411b02 (2026-04), litgpt 2685705 (2026-06), nanoGPT 3adf61e
 (2025-11), llm-foundry 8c8dd48 (2025-07), DeepSpeed edaa722 (2026-08), and in transformers 5.24, accelerate 1.15 and
-lightning 2.6 as installed. `ours` is the rehearsal's trainer and `records.Manifest`.
+lightning 2.6 as installed. `ours` is the trainer of `spiketriage rehearse` and `records.Manifest`.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def judged(evidence: Iterable[Evidence]) -> tuple[Defense, ...]:
     return tuple(_judge(member, by_name.get(member.name, [])) for member in STABILIZERS)
 
 
-def from_settings(settings: Sequence[Setting], layer: Layer, *, rehearsable: Sequence[str] = ()) -> list[Evidence]:
-    """What the table of keys reads in `settings`; `rehearsable` are the names that a list `defenses` chooses from."""
+def from_settings(settings: Sequence[Setting], layer: Layer, *, switches: Sequence[str] = ()) -> list[Evidence]:
+    """What the table of keys reads in `settings`; `switches` are the names that a list `defenses` chooses from."""
     by_last: dict[str, list[Setting]] = {}
     for setting in settings:
         by_last.setdefault(_plain(setting.keys[-1]), []).append(setting)
@@ -66,17 +66,17 @@ def from_settings(settings: Sequence[Setting], layer: Layer, *, rehearsable: Seq
                     found.append(
                         Evidence(defense=defense, mark=mark, layer=layer, text=_told(setting), where=setting.where)
                     )
-    return found + _listed(settings, layer, rehearsable)
+    return found + _listed(settings, layer, switches)
 
 
-def _listed(settings: Sequence[Setting], layer: Layer, rehearsable: Sequence[str]) -> list[Evidence]:
-    """What the rehearsal's own list says: a member is on, and what could be a member and is not is off."""
+def _listed(settings: Sequence[Setting], layer: Layer, switches: Sequence[str]) -> list[Evidence]:
+    """What the list of `spiketriage rehearse` says: a member is on, and what could be a member and is not is off."""
     lists = [one for one in settings if one.keys[-1] == "defenses" and isinstance(one.value, list)]
     return [
         Evidence(defense=name, mark="on" if name in one.value else "off", layer=layer, text=_told(one), where=one.where)
         for one in lists
         if all(isinstance(member, str) for member in one.value)
-        for name in rehearsable
+        for name in switches
     ]
 
 

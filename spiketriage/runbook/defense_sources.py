@@ -44,24 +44,24 @@ _NOT_SETTINGS = ("param_groups", "generation_config.json")  # a checkpoint's, of
 class Told:
     """Evidence, the names of what was read, and sentences about what was not."""
 
-    rehearsable: Sequence[str]
+    switches: Sequence[str]
     evidence: list[Evidence] = field(default_factory=list)
     read: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def settings(self, settings: Iterable[Setting], layer: Layer) -> None:
         """Take in what settings say."""
-        self.evidence += from_settings(tuple(settings), layer, rehearsable=self.rehearsable)
+        self.evidence += from_settings(tuple(settings), layer, switches=self.switches)
 
 
-def sources_of(target: str, rehearsable: Sequence[str]) -> Told:
+def sources_of(target: str, switches: Sequence[str]) -> Told:
     """Read everything about `target`: a run folder, a checkpoint, a configuration file, or `package.module:factory`.
 
     Raises:
         EvidenceError: it is missing, or is not what it says. RefusedError: YAML, or no source of the module.
         UsageError: the name holds what no path can.
     """
-    told = Told(rehearsable=rehearsable)
+    told = Told(switches=switches)
     if "\0" in target:
         raise UsageError("a target is a path or package.module:factory")
     path = Path(target)

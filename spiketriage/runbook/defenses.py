@@ -19,29 +19,29 @@ MAX_REASONS = 3
 STATES = ("on", "off", "not needed", "unknown")
 
 
-def run(target: str, *, rehearsable: Sequence[str], built_in: Sequence[str]) -> StepResult:
+def run(target: str, *, switches: Sequence[str], built_in: Sequence[str]) -> StepResult:
     """Judge every stabilizer for `target`: run folder, checkpoint, configuration file, or `package.module:factory`.
 
-    `rehearsable` are the stabilizers that the rehearsal can turn on by name, `built_in` those that it always has.
+    `switches` are those that `spiketriage rehearse` can turn on by name, `built_in` those that it always has.
 
     Raises:
         EvidenceError: the target is missing, or is not what it says. RefusedError: YAML, or no source of the module.
     """
-    told = sources_of(target, rehearsable)
+    told = sources_of(target, switches)
     verdicts = judged(told.evidence)
     known = [one for one in verdicts if one.status != "unknown"]
     return StepResult(
         incident="",
         exit_code=0 if known else NOTHING_SPEAKS,
         verdict=_count(verdicts) if known else "unknown",
-        lines=tuple(_lines(target, told, verdicts, rehearsable, built_in)),
-        data=_data(target, told, verdicts, rehearsable, built_in),
-        next_commands=tuple(_next(verdicts, rehearsable)),
+        lines=tuple(_lines(target, told, verdicts, switches, built_in)),
+        data=_data(target, told, verdicts, switches, built_in),
+        next_commands=tuple(_next(verdicts, switches)),
     )
 
 
 def _lines(
-    target: str, told: Told, verdicts: Sequence[Defense], rehearsable: Sequence[str], built_in: Sequence[str]
+    target: str, told: Told, verdicts: Sequence[Defense], switches: Sequence[str], built_in: Sequence[str]
 ) -> list[str]:
     lines = [f"{target}: read {', '.join(told.read) or 'nothing'}", *(f"not read: {note}" for note in told.notes), ""]
     width = max(len(one.stabilizer.name) for one in verdicts)
@@ -49,7 +49,7 @@ def _lines(
         first, *more = [*one.because[:MAX_REASONS], *_left(one)] or ["nothing that was read speaks of it"]
         lines.append(f"{number:>2}  {_state(one):<10}  {one.stabilizer.name:<{width}}  {first}")
         lines += [f"{'':{width + 18}}{text}" for text in more]
-        lines += [f"    {label:<8}  {text}" for label, text in _about(one, rehearsable, built_in)]
+        lines += [f"    {label:<8}  {text}" for label, text in _about(one, switches, built_in)]
     return [*lines, "", *_summary(verdicts)]
 
 
@@ -58,7 +58,7 @@ def _left(one: Defense) -> list[str]:
     return [f"… and {left} more"] if left > 0 else []
 
 
-def _about(one: Defense, rehearsable: Sequence[str], built_in: Sequence[str]) -> list[tuple[str, str]]:
+def _about(one: Defense, switches: Sequence[str], built_in: Sequence[str]) -> list[tuple[str, str]]:
     """Label and text of each line below a defence: more of them where there is something to do."""
     about = [("removes", one.stabilizer.removes), ("costs", one.stabilizer.cost)]
     if one.status == "on":
@@ -67,13 +67,13 @@ def _about(one: Defense, rehearsable: Sequence[str], built_in: Sequence[str]) ->
     if not one.is_needed:
         return about
     name = one.stabilizer.name
-    return [*about, ("import", import_line(name)), ("rehearse", _rehearsal(name, rehearsable, built_in))]
+    return [*about, ("import", import_line(name)), ("rehearse", _how(name, switches, built_in))]
 
 
-def _rehearsal(name: str, rehearsable: Sequence[str], built_in: Sequence[str]) -> str:
-    if name in rehearsable:
+def _how(name: str, switches: Sequence[str], built_in: Sequence[str]) -> str:
+    if name in switches:
         return _command(name)
-    return "the rehearsal always has it" if name in built_in else "the rehearsal has none"
+    return "always on there" if name in built_in else "not there"
 
 
 def _summary(verdicts: Sequence[Defense]) -> list[str]:
@@ -83,9 +83,7 @@ def _summary(verdicts: Sequence[Defense]) -> list[str]:
 
 
 def _command(name: str) -> str:
-    return shlex.join(
-        ["spiketriage", "rehearse", "--fault", "healthy", "--defense", name, "--out", f"rehearsal-{name}"]
-    )
+    return shlex.join(["spiketriage", "rehearse", "--fault", "healthy", "--defense", name, "--out", f"run-with-{name}"])
 
 
 def _state(one: Defense) -> str:
@@ -97,14 +95,14 @@ def _count(verdicts: Sequence[Defense]) -> str:
     return ", ".join(f"{states.count(state)} {state}" for state in STATES if state in states)
 
 
-def _next(verdicts: Sequence[Defense], rehearsable: Sequence[str]) -> list[str]:
-    """The first defence that is off and that the rehearsal can show."""
+def _next(verdicts: Sequence[Defense], switches: Sequence[str]) -> list[str]:
+    """The first defence that is off and that `rehearse` can show."""
     missing = [one.stabilizer.name for one in verdicts if one.status == "off" and one.is_needed]
-    return [_command(name) for name in missing if name in rehearsable][:1]
+    return [_command(name) for name in missing if name in switches][:1]
 
 
 def _data(
-    target: str, told: Told, verdicts: Sequence[Defense], rehearsable: Sequence[str], built_in: Sequence[str]
+    target: str, told: Told, verdicts: Sequence[Defense], switches: Sequence[str], built_in: Sequence[str]
 ) -> dict[str, Any]:
     return {
         "target": target,
@@ -120,8 +118,8 @@ def _data(
                 "cost": one.stabilizer.cost,
                 "when": one.stabilizer.when,
                 "import": import_line(one.stabilizer.name),
-                "rehearsal": "option"
-                if one.stabilizer.name in rehearsable
+                "rehearse": "option"
+                if one.stabilizer.name in switches
                 else "always"
                 if one.stabilizer.name in built_in
                 else "no",

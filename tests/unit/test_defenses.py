@@ -46,7 +46,7 @@ def test_a_configuration_is_read_as_its_project_means_it(name: str, tmp_path: Pa
     config, expected = CONFIGS[name]
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    result = defenses.run(str(path), rehearsable=DEFENSES, built_in=ALWAYS)
+    result = defenses.run(str(path), switches=DEFENSES, built_in=ALWAYS)
     rows = {row["name"]: row["status"] if row["needed"] else "not needed" for row in result.data["defenses"]}
     assert {name: state for name, state in rows.items() if state != "unknown"} == expected
     assert result.exit_code == (0 if expected else 5)
@@ -58,14 +58,14 @@ def test_every_defence_has_keys_and_every_lifted_name_exists() -> None:
         module = importlib.import_module(f"spiketriage.train.{member.module}")
         assert [name for name in LIFTED[member.name] if not callable(getattr(module, name, None))] == []
         exec(import_line(member.name), {})
-    assert not {*DEFENSES} & {*ALWAYS}
-    assert {*DEFENSES, *ALWAYS} <= {*NAMES}
+    assert [name for name in NAMES if name not in ALWAYS] == list(DEFENSES)
+    assert {*ALWAYS} <= {*NAMES}
 
 
 def test_the_evidence_names_key_value_and_file(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text("[training]\nmax_norm = 0.5\n")
-    result = defenses.run(str(path), rehearsable=(), built_in=())
+    result = defenses.run(str(path), switches=(), built_in=())
     assert any("training.max_norm = 0.5 (recipe.toml)" in line and " on " in line for line in result.lines)
 
 
@@ -130,7 +130,7 @@ def test_experts_norms_and_scales_leave_traces() -> None:
 
 
 def test_a_run_of_ours_is_judged_by_telemetry_manifest_and_config(tmp_path: Path) -> None:
-    result = defenses.run(str(write_run(tmp_path / "run")), rehearsable=DEFENSES, built_in=ALWAYS)
+    result = defenses.run(str(write_run(tmp_path / "run")), switches=DEFENSES, built_in=ALWAYS)
     rows = {row["name"]: row for row in result.data["defenses"]}
     # run_folder.py: HPARAMS with clip/threshold 1.0, a schedule of 20 steps of warm-up, tensors without experts
     assert rows["global-clip"]["status"] == rows["schedule"]["status"] == "on"
@@ -144,13 +144,13 @@ def test_a_damaged_part_costs_only_itself(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     (run / "config.json").write_text("{")
     (run / "checkpoints" / "step-000120" / "MANIFEST.json").write_bytes(b"\xff")
-    result = defenses.run(str(run), rehearsable=(), built_in=())
+    result = defenses.run(str(run), switches=(), built_in=())
     assert len(result.data["not_read"]) == 2
     assert {row["name"]: row["status"] for row in result.data["defenses"]}["global-clip"] == "on"
 
 
 def test_a_run_of_hugging_face_s_trainer_is_read_without_its_pickle_being_loaded() -> None:
-    result = defenses.run(str(ROOT / "fixtures" / "hf" / "checkpoint-4"), rehearsable=(), built_in=())
+    result = defenses.run(str(ROOT / "fixtures" / "hf" / "checkpoint-4"), switches=(), built_in=())
     rows = {row["name"]: row for row in result.data["defenses"]}
     assert rows["global-clip"]["because"] == ["max_grad_norm = 1.0 (checkpoint-4/training_args.bin)"]
     assert (rows["schedule"]["status"], rows["loss-scale"]["needed"]) == ("off", False)
@@ -181,7 +181,7 @@ def test_a_source_is_read_and_never_run(tmp_path: Path, monkeypatch: pytest.Monk
         "from spiketriage.train.stabilizers.softcap import cap_logits\nx = cap_logits(1, 2)\n"
     )
     monkeypatch.chdir(tmp_path)
-    result = defenses.run("job.harness:factory", rehearsable=(), built_in=())
+    result = defenses.run("job.harness:factory", switches=(), built_in=())
     rows = {row["name"]: row for row in result.data["defenses"]}
     assert {name: row["status"] for name, row in rows.items() if row["status"] != "unknown"} == {
         "global-clip": "on",
@@ -228,13 +228,13 @@ HOSTILE = {
 def test_a_file_that_is_not_what_it_says_is_one_sentence(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(HOSTILE[name])
     with pytest.raises(EvidenceError, match=name) as told:
-        defenses.run(str(tmp_path / name), rehearsable=(), built_in=())
+        defenses.run(str(tmp_path / name), switches=(), built_in=())
     assert "\n" not in told.value.message
 
 
 def test_values_that_python_cannot_write_out_are_told_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "big.toml").write_text(f"max_grad_norm = 0x{'f' * 9000}\n")
-    result = defenses.run(str(tmp_path / "big.toml"), rehearsable=(), built_in=())
+    result = defenses.run(str(tmp_path / "big.toml"), switches=(), built_in=())
     assert "max_grad_norm = a int too large to show (big.toml)" in result.data["defenses"][5]["because"]
 
 
@@ -254,7 +254,7 @@ def test_a_target_that_is_not_there(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(kind):
-        defenses.run(target, rehearsable=(), built_in=())
+        defenses.run(target, switches=(), built_in=())
 
 
 KEY_PARTS = sorted({part for keys in KEYS.values() for key in keys for part in key.name.lstrip("/").split(".")})
@@ -281,7 +281,7 @@ def test_whatever_a_configuration_holds_each_verdict_rests_on_a_key_in_it(
     config: dict[str, Any],
 ) -> None:
     flat = flattened(config, "c")
-    verdicts = judged(from_settings(flat, "config", rehearsable=DEFENSES))
+    verdicts = judged(from_settings(flat, "config", switches=DEFENSES))
     assert [one.stabilizer.name for one in verdicts] == NAMES
     for one in verdicts:
         assert one.status in ("on", "off", "unknown")
@@ -303,7 +303,7 @@ def test_any_bytes_are_settings_or_a_sentence(
     path = tmp_path_factory.getbasetemp() / f"any{suffix}"
     path.write_bytes(data)
     with suppress(SpiketriageError):  # anything else is a bug
-        assert len(defenses.run(str(path), rehearsable=DEFENSES, built_in=ALWAYS).data["defenses"]) == len(NAMES)
+        assert len(defenses.run(str(path), switches=DEFENSES, built_in=ALWAYS).data["defenses"]) == len(NAMES)
 
 
 def test_an_off_that_a_later_one_calls_needless_is_not_needed() -> None:
@@ -321,7 +321,7 @@ def test_the_command_prints_the_list_in_order_and_what_to_do_next(tmp_path: Path
     assert (done.returncode, done.stderr) == (0, "")
     heads = [line.split()[:3] for line in done.stdout.splitlines() if line[:2].strip().isdecimal()]
     assert [head[-1] for head in heads] == NAMES
-    told = "spiketriage rehearse --fault healthy --defense qk-norm --out rehearsal-qk-norm"
+    told = "spiketriage rehearse --fault healthy --defense qk-norm --out run-with-qk-norm"
     assert done.stdout.endswith(f"next: {told}\n")
     assert f"    rehearse  {told}\n" in done.stdout
     assert "    import    from spiketriage.train.stabilizers.qk_norm import QKNorm\n" in done.stdout
