@@ -65,11 +65,14 @@ def test_schedules_that_count_from_zero_are_those_that_torch_computes(kind: str)
         scheduler.step()
 
 
-def test_a_schedule_does_not_count_updates_that_the_guard_left_out():
+def test_a_schedule_that_counts_updates_does_not_count_those_that_the_guard_left_out():
     run = SyntheticRun()
     for step in range(1, 81):
         for rank in (0, 1):
             run.metric(rank, step, guard__skipped=float(step == 30), lr=learning_rate(step - (step > 30)))
+    assert only(lr_schedule.run(run.view()), "lr-schedule").outcome == "differs"  # this one counts steps
+    for step, manifest in run.manifests.items():
+        run.manifests[step] = replace(manifest, schedule={**manifest.schedule, "counts": "updates"})
     assert only(lr_schedule.run(run.view()), "lr-schedule").outcome == "agrees"
     for rank in (0, 1):
         run.metric(rank, 30, guard__skipped=0.0)

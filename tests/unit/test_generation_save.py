@@ -103,6 +103,18 @@ def test_the_desk_reads_the_same_generation_and_finds_nothing_wrong(saved: Path)
     assert facts.manifest.num_tokens == 64 * 20
 
 
+def test_a_scale_in_a_buffer_may_be_large_where_a_weight_may_not_and_neither_may_be_nan(tmp_path: Path) -> None:
+    whole = state(20)
+    large = {"scale": torch.tensor(1.5e8), "bias": torch.tensor([0.0, float("nan")]), "none": torch.zeros(2, 2)}
+    saved = save(tmp_path, step=20, state=replace(whole, buffers=large), provenance=PROVENANCE)
+    facts = read_generation(saved, verify=True)
+    assert (facts.odd, facts.notes) == ((), ())
+    assert [text.partition(":")[0] for text in facts.nonfinite] == ["buffers.bias"]
+    flipped = replace(whole, params={**whole.params, "w": torch.full((5, 3), 1.5e8)})
+    (odd,) = read_generation(save(tmp_path, step=21, state=flipped, provenance=PROVENANCE), verify=True).odd
+    assert odd.startswith("model.w: holds 1.5e+08")
+
+
 def test_a_state_that_differs_anywhere_has_another_digest_in_that_field_alone() -> None:
     random.seed(1)
     whole = digest_state(state(20)).fields

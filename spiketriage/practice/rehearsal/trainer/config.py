@@ -9,9 +9,19 @@ from typing import Any
 
 from spiketriage.errors import UsageError
 
-# What this trainer can turn on beside the stabilizers that it always has. It has none for experts (there are none), and
-# no μP: one width, one group of the optimizer.
-DEFENSES = ("z-loss", "scaled-init", "loss-scale", "qk-norm", "softcap", "guard")
+# What this trainer can turn on, in bring-up order, beside the stabilizers that it always has. Two of them bring along
+# what they defend: `router-balance` the experts, `fp8-scaling` the 8-bit products.
+DEFENSES = (
+    "z-loss",
+    "scaled-init",
+    "mup",
+    "guard",
+    "loss-scale",
+    "qk-norm",
+    "softcap",
+    "router-balance",
+    "fp8-scaling",
+)
 ALWAYS = ("fp32-accumulation", "schedule", "global-clip")
 
 

@@ -6,7 +6,6 @@ Shapes: B rows, T positions, D model width, H heads, K head width, V vocabulary.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -18,28 +17,14 @@ from spiketriage.train.stabilizers.qk_norm import QKNorm
 from spiketriage.train.stabilizers.softcap import capped_attention
 
 from .config import Config
-from .precision import rounded
+from .experts import Mixture
+from .fp8_linear import linear_class
+from .passes import Masks, Pass, Trace
+from .widths import Readout, scale_initial_
 
 EOS, PAD = 256, 257
 VOCABULARY = 258
 ATTENTION_CAP = 50.0
-
-
-@dataclass(slots=True)
-class Trace:
-    """What a forward pass leaves for the recorder: one activation, rms and attention maximum a layer."""
-
-    activations: dict[str, Tensor] = field(default_factory=dict)
-    rms: list[float] = field(default_factory=list)
-    logit_max: list[float] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """How a forward pass is computed: its precision and its attention kernel."""
-
-    precision: str
-    kernel: str
 
 
 class RMSNorm(nn.Module):
@@ -74,26 +59,30 @@ class Block(nn.Module):
 
     def __init__(self, config: Config, place: str) -> None:
         super().__init__()
-        width = config.d_model
-        self.place = place
+        width, linear = config.d_model, linear_class(config)
         self.num_heads = config.num_heads
         self.norm1, self.norm2 = RMSNorm(width), RMSNorm(width)
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width, bias=False)
-        self.up = nn.Linear(width, 4 * width, bias=False)
-        self.down = nn.Linear(4 * width, width, bias=False)
+        self.qkv = linear(width, 3 * width, f"{place}.qkv")
+        self.out = linear(width, width, f"{place}.out")
+        self.up = linear(width, 4 * width, f"{place}.up")
+        self.down = linear(4 * width, width, f"{place}.down")
+        self.mixture = Mixture(config) if "router-balance" in config.defenses else None
         self.qk_norm = QKNorm(width // config.num_heads) if "qk-norm" in config.defenses else None
         self.capped = "softcap" in config.defenses
 
-    def forward(self, x_BTD: Tensor, mask_B1TT: Tensor, how: Pass, trace: Trace) -> Tensor:
+    def forward(self, x_BTD: Tensor, masks: Masks, how: Pass, trace: Trace) -> Tensor:
         """The residual stream after this block."""
-        h_BTD = x_BTD + self._attention(self.norm1(x_BTD), mask_B1TT, how, trace)
-        up_BTF = rounded(self.up(self.norm2(h_BTD)), f"{self.place}.up", how.precision)
-        return h_BTD + rounded(self.down(F.gelu(up_BTF)), f"{self.place}.down", how.precision)
+        h_BTD = x_BTD + self._attention(self.norm1(x_BTD), masks.attend_B1TT, how, trace)
+        normed_BTD = self.norm2(h_BTD)
+        hidden_BTF = F.gelu(self.up(normed_BTD, how, trace))
+        if self.mixture is not None:
+            hidden_BTF = self.mixture(hidden_BTF, normed_BTD, masks.valid_BT, trace)
+        down_BTD: Tensor = self.down(hidden_BTF, how, trace)
+        return h_BTD + down_BTD
 
     def _attention(self, x_BTD: Tensor, mask_B1TT: Tensor, how: Pass, trace: Trace) -> Tensor:
         B, T, D = x_BTD.shape
-        qkv = rounded(self.qkv(x_BTD), f"{self.place}.qkv", how.precision)
+        qkv = self.qkv(x_BTD, how, trace)
         q_BHTK, k_BHTK, v_BHTK = qkv.view(B, T, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
         if self.qk_norm is not None:
             q_BHTK, k_BHTK = self.qk_norm(q_BHTK, k_BHTK)
@@ -104,7 +93,8 @@ class Block(nn.Module):
         if self.capped:
             attend = partial(math_attention if how.kernel == "math" else capped_attention, cap=ATTENTION_CAP)
         mixed_BTD = attend(q_BHTK, k_BHTK, v_BHTK, mask_B1TT).transpose(1, 2).reshape(B, T, D)
-        return rounded(self.out(mixed_BTD), f"{self.place}.out", how.precision)
+        out_BTD: Tensor = self.out(mixed_BTD, how, trace)
+        return out_BTD
 
 
 class GPT(nn.Module):
@@ -116,7 +106,7 @@ class GPT(nn.Module):
         self.position = nn.Embedding(config.pack_tokens, config.d_model)
         self.blocks = nn.ModuleList(Block(config, f"blocks.{n}") for n in range(config.num_layers))
         self.norm = RMSNorm(config.d_model)
-        self.head = nn.Linear(config.d_model, VOCABULARY, bias=False)
+        self.head = Readout(config, VOCABULARY)
         generator = torch.Generator().manual_seed(config.seed)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
@@ -127,14 +117,20 @@ class GPT(nn.Module):
         if "scaled-init" in config.defenses:
             named = self.named_parameters()
             initialise_(named, num_layers=config.num_layers, residual=("out.weight", "down.weight"), seed=config.seed)
+        scale_initial_(self.named_parameters(), config)
 
-    def forward(self, tokens_BT: Tensor, mask_B1TT: Tensor, how: Pass, trace: Trace) -> Tensor:
+    @property
+    def mixtures(self) -> list[Mixture]:
+        """The mixtures of experts in the order of the layers; none in a dense model."""
+        return [one for one in self.modules() if isinstance(one, Mixture)]
+
+    def forward(self, tokens_BT: Tensor, masks: Masks, how: Pass, trace: Trace) -> Tensor:
         """Logits (B, T, V) in fp32."""
         positions_T = torch.arange(tokens_BT.shape[1])
         x_BTD = self.embed(tokens_BT) + self.position(positions_T)
         trace.activations["embed"] = x_BTD
         for number, block in enumerate(self.blocks):
-            x_BTD = block(x_BTD, mask_B1TT, how, trace)
+            x_BTD = block(x_BTD, masks, how, trace)
             trace.activations[f"blocks.{number}"] = x_BTD
             trace.rms.append(float(x_BTD.detach().pow(2).mean().sqrt()))
         logits_BTV: Tensor = self.head(self.norm(x_BTD))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,30 @@ from spiketriage.train.step_recorder import StepRecorder
 
 from .config import Config, read_config
 from .data import Batch, Micro, Raw, Reader, Sampler, build
-from .model import GPT, Pass, Trace
+from .experts import balance, record_routers, router_penalty
+from .fp8_linear import put_scale_tensors, scale_tensors
+from .model import GPT
+from .passes import Masks, Pass, Trace
 from .precision import loss_scale
+from .recording import applied, record_batch, record_moments, record_rates, record_trace
 from .restore import restore
 from .schedule import learning_rate
+from .widths import optimizer_groups
 
 DEPLOYED = Pass(precision="bf16", kernel="fused")
 Z_COEFFICIENT = 1e-4
 LOGIT_CAP = 30.0
 GUARD_POLICY = Policy(outlier="skip")
 SCALE_RULE = dynamic.ScaleRule(interval=50)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradients:
+    """Reduced gradients by name, the global number of valid tokens, and what each microbatch left behind."""
+
+    by_name: Mapping[str, Tensor]
+    num_valid: int
+    traces: Sequence[Trace]
 
 
 class Trainer:
@@ -54,11 +69,10 @@ class Trainer:
         self.model = GPT(config)
         self.params = dict(self.model.named_parameters())
         self.optimizer = torch.optim.AdamW(
-            self.params.values(),
+            optimizer_groups(self.params.items(), config),
             lr=0.0,
             betas=(config.beta1, config.beta2),
             eps=config.eps,
-            weight_decay=config.weight_decay,
         )
         self.reader = Reader(self.index)
         self.sampler = Sampler(config, self.reader.lengths(), context.world_size)
@@ -92,6 +106,7 @@ class Trainer:
         """Replace the whole state by that of `generation`."""
         state = load_verified(generation) if loader == "verified" else restore(generation)
         put(state, self.model, self.optimizer)
+        put_scale_tensors(self.model, state.buffers)
         random_state.restore(state.rng)
         step = int(state.cursor["step"])
         self.loaded_cursor = dict(state.cursor)
@@ -111,7 +126,7 @@ class Trainer:
         return RankState(
             params=held.params,
             optimizer=held.optimizer,
-            buffers=held.buffers,
+            buffers={**held.buffers, **scale_tensors(self.model)},
             scheduler={"last_step": self.scheduler_step(self.last_step)},
             scaler={} if self.scale is None else self.scale.to_json(),
             guard={} if self.guard is None else self.guard.state(),
@@ -166,10 +181,12 @@ class Trainer:
         with recorder.step(step) as record:
             batch = self.build(self.read(own if ids is None else ids))
             record.tensors("params_before", self.params)
-            gradients, num_valid = self._gradients(batch, DEPLOYED, step, record)
-            self._update(step, gradients, record)
+            scales = scale_tensors(self.model)
+            gradients = self._gradients(batch, DEPLOYED, step, record)
+            if not self._update(step, gradients, record):
+                put_scale_tensors(self.model, scales)
             self.last_step = step
-            self.num_tokens += num_valid
+            self.num_tokens += gradients.num_valid
             record.log({"tokens/total": self.num_tokens, "steps_since_load": step - self.loaded_step})
 
     def forward_backward(self, batch: Batch, overrides: Overrides, record: StepRecorder) -> None:
@@ -179,18 +196,22 @@ class Trainer:
             kernel=DEPLOYED.kernel if overrides.kernel == "deployed" else overrides.kernel,
         )
         record.tensors("params_before", self.params)
+        scales = scale_tensors(self.model)
         self._gradients(batch, how, self.last_step + 1, record)
+        put_scale_tensors(self.model, scales)
 
-    def _gradients(self, batch: Batch, how: Pass, step: int, record: StepRecorder) -> tuple[dict[str, Tensor], int]:
-        """Reduced gradients by name, and the global number of valid tokens."""
-        _record_batch(batch, record)
+    def _gradients(self, batch: Batch, how: Pass, step: int, record: StepRecorder) -> Gradients:
+        """Forward and backward of all microbatches, and the reduction."""
+        record_batch(batch, record)
         num_valid = torch.tensor(float(sum(int(micro.valid_MT.sum()) for micro in batch.micros)))
         totals = torch.stack([num_valid, torch.zeros(())])
         dist.all_reduce(totals[:1])
         scale = loss_scale(step, how.precision) * (1.0 if self.scale is None else self.scale.scale)
-        loss_sum = torch.zeros(())
+        loss_sum, traces = torch.zeros(()), [Trace() for _ in batch.micros]
         for number, micro in enumerate(batch.micros):
-            loss_sum = loss_sum + self._micro_pass(micro, number, how, scale / float(totals[0]), record)
+            loss_sum = loss_sum + self._micro_pass(micro, traces[number], how, scale / float(totals[0]), record)
+            record_trace(traces[number], number, len(traces), record)
+        record_routers(self.model.mixtures, traces, record)
         record.tensor("loss", "sum", loss_sum)
         gradients = self._take_gradients(scale)
         record.tensors("local_gradient", gradients)
@@ -213,7 +234,7 @@ class Trainer:
                 "loss_scale": scale,
             }
         )
-        return reduced, int(totals[0])
+        return Gradients(by_name=reduced, num_valid=int(totals[0]), traces=traces)
 
     def _take_gradients(self, scale: float) -> dict[str, Tensor]:
         """Accumulated gradients, unscaled, in the order in which the backward pass reached them; clears them."""
@@ -225,10 +246,10 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         return taken
 
-    def _micro_pass(self, micro: Micro, number: int, how: Pass, factor: float, record: StepRecorder) -> Tensor:
+    def _micro_pass(self, micro: Micro, trace: Trace, how: Pass, factor: float, record: StepRecorder) -> Tensor:
         """Forward and backward of one microbatch; returns its loss sum, detached."""
-        trace = Trace()
-        logits_MTV = self.model(micro.inputs_MT, micro.mask_M1TT, how, trace)
+        masks = Masks(attend_B1TT=micro.mask_M1TT, valid_BT=micro.valid_MT)
+        logits_MTV = self.model(micro.inputs_MT, masks, how, trace)
         if "softcap" in self.config.defenses:
             logits_MTV = cap_logits(logits_MTV, LOGIT_CAP)
         losses_MT = F.cross_entropy(logits_MTV.transpose(1, 2), micro.labels_MT, reduction="none") * micro.valid_MT
@@ -236,32 +257,37 @@ class Trainer:
         if "z-loss" in self.config.defenses:
             labels_MT = micro.labels_MT.masked_fill(~micro.valid_MT, IGNORE)
             objective = cross_entropy_sum(logits_MTV, labels_MT, z_coefficient=Z_COEFFICIENT).objective_sum
-        torch.autograd.backward(objective * factor)
-        record.tensors("activations", {f"{name}#{number}": value for name, value in trace.activations.items()})
-        record.series("activations/rms", trace.rms)
-        record.series("attention/logit_max", trace.logit_max)
+        torch.autograd.backward((objective + router_penalty(trace)) * factor)
         per_row = losses_MT.detach().sum(1) / micro.valid_MT.sum(1).clamp(min=1)
         record.series("loss/per_sample", per_row.tolist())
         return loss_sum.detach()
 
-    def _update(self, step: int, gradients: Mapping[str, Tensor], record: StepRecorder) -> None:
+    def _update(self, step: int, gradients: Gradients, record: StepRecorder) -> bool:
+        """Clip, decide, apply and record; returns whether the update was taken."""
         lr, norm = self.lr(step), record.metrics["grad/norm"]
         coefficient = min(1.0, self.config.clip / (norm + 1e-6)) if norm == norm else norm
         record.links[Link("clip_lr", "all")] = struct.pack("<2d", coefficient, lr)
         before = {name: parameter.detach().clone() for name, parameter in self.params.items()}
         for name, parameter in self.params.items():
-            parameter.grad = gradients[name] * coefficient
+            parameter.grad = gradients.by_name[name] * coefficient
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        if self._may_update(step, lr, record):
+            group["lr"] = lr * group["lr_factor"]
+        taken = self._may_update(step, lr, record)
+        if taken:
             self.optimizer.step()
-        record.tensors("optimizer", {f"{n}/{k}": v for n, p in self.params.items() for k, v in self._moments(p)})
+            balance(self.model.mixtures, gradients.traces)
+        record_moments(self.params, self.optimizer, record)
         record.tensors("params_after", self.params)
-        applied = self._applied(lr, coefficient, before, step)
-        record.log(applied)
+        record_rates(self.optimizer, record)
+        metrics = applied(self.params, before, self.optimizer)
+        if not taken:
+            del metrics["rms_t/max"]  # of a gradient that the moments never saw
+        clip = {"clip/coefficient": coefficient, "clip/threshold": self.config.clip}
+        record.log({"lr": lr, **clip, **metrics, "scheduler/step": float(self.scheduler_step(step))})
         if self.guard is not None:
-            self.guard.finish(update_norm=applied["update/norm"], rms_t=applied["rms_t/max"])
+            self.guard.finish(update_norm=metrics["update/norm"], rms_t=metrics.get("rms_t/max"))
         self.optimizer.zero_grad(set_to_none=True)
+        return taken
 
     def _may_update(self, step: int, lr: float, record: StepRecorder) -> bool:
         """Whether this update is taken: not where the loss scale overflowed, and not where the guard skips.
@@ -285,49 +311,6 @@ class Trainer:
         if self.scale is not None and not skips:
             self.scale = dynamic.after(self.scale, finite=not overflow, rule=SCALE_RULE)
         return not (overflow or skips)
-
-    def _moments(self, parameter: Tensor) -> list[tuple[str, Tensor]]:
-        return list(self.optimizer.state[parameter].items())
-
-    def _applied(self, lr: float, coefficient: float, before: Mapping[str, Tensor], step: int) -> dict[str, float]:
-        """Metrics of the update, read off the optimizer itself."""
-        group = self.optimizer.param_groups[0]
-        change = torch.stack([(p.detach() - before[n]).pow(2).sum() for n, p in self.params.items()])
-        beta2 = group["betas"][1]
-        ratio = torch.stack(
-            [
-                ((1 - beta2 ** entry["step"]) * (p.grad.pow(2) / (entry["exp_avg_sq"] + 1e-30)).mean()).sqrt()
-                for p, entry in self.optimizer.state.items()
-                if p.grad is not None
-            ]
-        )
-        return {
-            "lr": lr,
-            "clip/coefficient": coefficient,
-            "clip/threshold": self.config.clip,
-            "beta1": group["betas"][0],
-            "beta2": group["betas"][1],
-            "eps": group["eps"],
-            "weight_decay": group["weight_decay"],
-            "update/norm": float(change.sum().sqrt()),
-            "rms_t/max": float(ratio.max()),
-            "optimizer/num_entries": float(len(self.optimizer.state)),
-            "optimizer/step": float(next(iter(self.optimizer.state.values()))["step"]),
-            "scheduler/step": float(self.scheduler_step(step)),
-        }
-
-
-def _record_batch(batch: Batch, record: StepRecorder) -> None:
-    record.ids(batch.ids)
-    record.content(batch.digests)
-    for number, micro in enumerate(batch.micros):
-        parts = {
-            "inputs": micro.inputs_MT,
-            "labels": micro.labels_MT,
-            "valid": micro.valid_MT,
-            "mask": micro.mask_M1TT,
-        }
-        record.tensors("batch", {f"{name}#{number}": value for name, value in parts.items()})
 
 
 def factory(context: Context) -> Trainer:
