@@ -23,7 +23,7 @@ from spiketriage.records import Anchors, GenerationFacts, Identity, StepRecord
 from spiketriage.wire.trial import Factors, Trial
 
 NUM_CLEAN = 3
-HISTORY_STEPS = 64
+MIN_HISTORY_STEPS, HISTORY_STEPS = 32, 64
 STEPS_AFTER = 2
 MIN_THRESHOLD, MAX_THRESHOLD = 2.5, 5.0  # robust scales
 AUDIT_STEPS = 18  # replayed without any suspicion, from the last restart on
@@ -148,7 +148,8 @@ def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
     if suspect <= good:
         raise RefusedError(f"the suspect step {suspect} does not lie after {anchors.known_good}")
     band_history = [record for record in telemetry.lineage(telemetry.ranks[0]) if record.step < first_bad]
-    band = _band(band_history)
+    older = None if anchors.older_good is None else int(view_step(view, anchors.older_good))
+    band = _band(band_history, good if older is None else older)
     later = _later(view, max(suspect, first_bad) + STEPS_AFTER)
     shown = telemetry.at(telemetry.ranks[0], suspect)
     return Setting(
@@ -161,7 +162,7 @@ def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
         known_good=anchors.known_good,
         known_good_step=good,
         older_good=anchors.older_good,
-        older_good_step=None if anchors.older_good is None else int(view_step(view, anchors.older_good)),
+        older_good_step=older,
         production=view.history(),
         later_good=later.name if later is not None else None,
         later_good_step=(later.step or 0) if later is not None else 0,
@@ -267,9 +268,12 @@ def _clean_steps(history: list[StepRecord]) -> tuple[int, ...]:
     return tuple(sorted(record.step for record in nearest[:NUM_CLEAN]))
 
 
-def _band(history: list[StepRecord]) -> Band:
-    losses = [record.metrics.get("loss/mean", math.nan) for record in history[-HISTORY_STEPS:]]
-    norms = [record.metrics.get("grad/norm", math.nan) for record in history[-HISTORY_STEPS:]]
+def _band(history: list[StepRecord], oldest_step: int) -> Band:
+    """The steps since the oldest state under test: a young run's loss falls so fast that more would hide a spike."""
+    recent = sum(1 for record in history if record.step > oldest_step)
+    window = history[-min(HISTORY_STEPS, max(MIN_HISTORY_STEPS, recent)) :]
+    losses = [record.metrics.get("loss/mean", math.nan) for record in window]
+    norms = [record.metrics.get("grad/norm", math.nan) for record in window]
     loss, loss_scale = _robust(np.array(losses))
     log_norm, log_norm_scale = _robust(np.log(np.maximum(np.array(norms), 1e-30)))
     return Band(loss=loss, loss_scale=loss_scale, log_norm=log_norm, log_norm_scale=log_norm_scale)
