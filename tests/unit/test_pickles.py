@@ -162,7 +162,6 @@ print("imported", sorted(set(sys.modules) - before))
         b"\x80\x02Nr\xff\xff\xff\xff.",  # a memo of 4 billion slots
         b"\x80\x04\x8e" + (1 << 62).to_bytes(8, "little") + b"x.",  # bytes of 4 EB
         b"\x80\x04\x8d" + (1 << 40).to_bytes(8, "little") + b"x.",  # text of 1 TB
-        b"\x80\x04" + b"\x8f" * 1_000_000 + b".",  # a million sets of one byte each, 216 bytes in memory
         b"\x80\x02}]Ns.",  # a list as a key
         b"\x80\x04\x8c\x01ah\x05.",  # a memo slot that is not there
         b"\x82\x01.",  # an extension code
@@ -177,6 +176,22 @@ print("imported", sorted(set(sys.modules) - before))
 def test_damage_and_greed_are_one_error(data):
     with pytest.raises(CorruptFileError, match="test: pickle: expected"):
         load(data, where="test")
+
+
+GREED = """
+from spiketriage.errors import CorruptFileError
+from spiketriage.readers import pickles
+try:
+    pickles.load(b"\\x80\\x04" + b"\\x8f" * 1_000_000 + b".", where="test")
+except CorruptFileError as error:
+    print(error.message)
+"""
+
+
+def test_a_million_sets_of_one_byte_each_are_refused_for_the_memory_that_they_take() -> None:
+    # In a process of its own: one that has freed much memory before has room for them.
+    told = subprocess.run([sys.executable, "-c", GREED], capture_output=True, text=True, check=True)
+    assert told.stdout == "test: pickle: expected an intact pickle, found MemoryError\n"
 
 
 def test_a_lying_length_of_a_bytearray_is_an_error():
