@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,6 +43,14 @@ from spiketriage.train.step_recorder import StepRecorder
 from spiketriage.train.update import UpdateWatch
 
 CLIP_EPS = 1e-6  # of torch.nn.utils.clip_grad_norm_
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updated:
+    """What an update showed, fp32 (), for `Guard.finish`; None where the recorder was too thin to measure it."""
+
+    update_norm: Tensor | None = None
+    rms_t: Tensor | None = None
 
 
 class Observer:
@@ -119,13 +128,14 @@ class Observer:
             coefficient = (max_norm / (norm + CLIP_EPS)).clamp(max=1.0)
             record.log({"clip/threshold": max_norm, "clip/coefficient": coefficient})
 
-    def updated(self, record: StepRecorder) -> None:
+    def updated(self, record: StepRecorder) -> Updated:
         """Update norm, RMS_t, hyper-parameters as applied and step counters; digests of optimizer and parameters."""
         with record.clock:
-            self._log_update(record)
+            seen = self._log_update(record)
             self._log_applied(record)
             record.tensors("optimizer", self._moments())
             record.tensors("params_after", self.parameters)
+        return seen
 
     def _norms(self, gradients: Mapping[str, Tensor]) -> tuple[Norms, Tensor]:
         """Global norms of all parameters, and local norms of those that have a gradient here, which may be fewer."""
@@ -152,21 +162,24 @@ class Observer:
             if isinstance(value, Tensor)
         }
 
-    def _log_update(self, record: StepRecorder) -> None:
+    def _log_update(self, record: StepRecorder) -> Updated:
         """Update norm and RMS_t: sums over ranks, then norms and means of whole tensors."""
         sums = self._update.sums()
         if sums is None:
-            return
+            return Updated()
         rows_KP = torch.stack([sums.squared_change_P, sums.ratio_P, sums.count_P])
         reduce_by_groups(rows_KP, self._groups_P)
         record.series("update/norm_per_tensor", rows_KP[0].sqrt())
-        record.log({"update/norm": rows_KP[0].sum().sqrt()})
-        if any("exp_avg_sq" in state for state in self.optimizer.state.values()):
-            rms_P = (rows_KP[1] / rows_KP[2].clamp(min=1)).sqrt()
-            record.series("rms_t/per_tensor", rms_P)
-            record.log({"rms_t/max": rms_P.max()})
-        else:
+        norm = rows_KP[0].sum().sqrt()
+        record.log({"update/norm": norm})
+        if not any("exp_avg_sq" in state for state in self.optimizer.state.values()):
             self.recorder.notice_once("off", "rms_t: the optimizer keeps no exp_avg_sq")
+            return Updated(update_norm=norm)
+        rms_P = (rows_KP[1] / rows_KP[2].clamp(min=1)).sqrt()
+        record.series("rms_t/per_tensor", rms_P)
+        largest = rms_P.max()
+        record.log({"rms_t/max": largest})
+        return Updated(update_norm=norm, rms_t=largest)
 
     def _log_applied(self, record: StepRecorder) -> None:
         groups = self.optimizer.param_groups

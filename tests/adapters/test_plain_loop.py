@@ -29,6 +29,7 @@ from spiketriage.train.guard import Policy
 from spiketriage.train.harness import Context, Overrides
 from spiketriage.train.rank_state import digest_state
 from spiketriage.train.recorder import Recorder
+from spiketriage.train.retention import Retention
 
 ROWS, MICRO, NUM_MICRO = 26, 4, 2  # 7 micro-batches an epoch: every fourth step has one
 ROTTEN = 5
@@ -47,6 +48,8 @@ def job(
     save_every: int = 2,
     policy: Policy | None = None,
     num_workers: int = 0,
+    retention: Retention | None = None,
+    is_frozen: bool = False,
     update: Callable[[Step], None] = Step.updated,
 ) -> PlainJob:
     """A job of that many steps; one row of its data is not a number where there is a policy for it."""
@@ -58,7 +61,9 @@ def job(
         if policy is not None:
             targets[ROTTEN] = torch.nan
         model = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Dropout(0.3), nn.GELU(), nn.Linear(12, 1))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        model[0].requires_grad_(not is_frozen)
+        trained = [one for one in model.parameters() if one.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=1e-2)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 30)
         loader = DataLoader(
             TensorDataset(inputs, targets),
@@ -79,7 +84,7 @@ def job(
                 scheduler.step()
             optimizer.zero_grad()
 
-    return PlainJob(train, save_every=save_every, policy=policy, budget_share=None)
+    return PlainJob(train, save_every=save_every, retention=retention, policy=policy, budget_share=None)
 
 
 def fields(run: Path, step: int) -> dict[str, str]:
@@ -122,6 +127,15 @@ def test_a_run_that_was_ended_and_goes_on_is_the_run_that_never_ended(tmp_path: 
     steps = [one for segment in segments(tmp_path / "parts") for one in segment.steps]
     assert [one.digests for one in steps] == [one.digests for one in segments(tmp_path / "whole")[0].steps]
     assert [len(one.ids["micros"]) for one in steps] == [2, 2, 2, 1, 2, 2, 2, 1, 2]
+
+
+def test_parameters_that_are_not_trained_are_saved_and_come_back(tmp_path: Path) -> None:
+    job(8, is_frozen=True).train(tmp_path / "whole")
+    job(4, is_frozen=True).train(tmp_path / "parts")
+    job(8, is_frozen=True).train(tmp_path / "parts")
+    assert fields(tmp_path / "parts", 8) == fields(tmp_path / "whole", 8)
+    manifest = json.loads((tmp_path / "whole" / "checkpoints" / "step-000008" / "MANIFEST.json").read_text())
+    assert "0.weight" in manifest["tensors"]["rank-0"]["params"]
 
 
 def test_who_reads_the_data_changes_nothing(tmp_path: Path) -> None:
@@ -170,6 +184,19 @@ def test_a_rollback_goes_on_as_the_run_that_never_met_what_it_leaves_out(tmp_pat
     assert "guard" not in last.fields  # it is meant to know more than the generation
     found = replayed(job(8, policy=policy), tmp_path / "run", last.step + 1, 8, tmp_path / "again.chain")
     assert [one.digests for one in found] == [clean[step] for step in range(last.step + 1, 9)]
+
+
+def test_old_generations_go_and_the_guard_remembers_what_updates_showed(tmp_path: Path) -> None:
+    rule = Retention(detection_delay_steps=3, keep_newest=1)
+    job(12, save_every=2, policy=Policy(), retention=rule).train(tmp_path / "run")
+    # 9 is the horizon at step 12: 10 and 12 are younger, 8 is the newest known-good one behind it
+    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept == ["step-000008", "step-000010", "step-000012"]
+    guard = json.loads((tmp_path / "run" / "checkpoints" / kept[-1] / "rank-00000.json").read_text())["guard"]
+    assert guard["row"] is None  # learned from already, with what its update showed
+    detector = json.dumps(guard["detector"])
+    assert "update_norm" in detector
+    assert "rms_t" in detector
 
 
 def test_a_step_whose_update_nobody_told_of_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,6 +66,7 @@ from spiketriage.train.adapters.source import Source
 from spiketriage.train.adapters.state import Parts
 from spiketriage.train.guard import Policy
 from spiketriage.train.recorder import BUDGET_SHARE
+from spiketriage.train.retention import Retention
 
 
 class AccelerateJob(Job):
@@ -77,12 +78,15 @@ class AccelerateJob(Job):
         *,
         policy: Policy | None = None,
         save_every: int,
+        retention: Retention | None = None,
         budget_share: float | None = BUDGET_SHARE,
     ) -> None:
         def loop_in(run: Path) -> Callable[[Session], None]:
             return lambda session: train(AccelerateLoop(session, run))
 
-        super().__init__(train, loop_in, policy=policy, save_every=save_every, budget_share=budget_share)
+        super().__init__(
+            train, loop_in, policy=policy, save_every=save_every, retention=retention, budget_share=budget_share
+        )
 
 
 class AccelerateLoop:

@@ -54,6 +54,7 @@ from spiketriage.train.adapters.state import Parts
 from spiketriage.train.guard import Policy
 from spiketriage.train.harness import Overrides
 from spiketriage.train.recorder import BUDGET_SHARE
+from spiketriage.train.retention import Retention
 
 MAX_LOGITS = 1 << 22  # of a micro-batch whose losses per sample are recorded: 16 MB in fp32
 FILTER_WARNING = (
@@ -71,12 +72,15 @@ class HfJob(Job):
         *,
         policy: Policy | None = None,
         save_every: int | None = None,
+        retention: Retention | None = None,
         budget_share: float | None = BUDGET_SHARE,
     ) -> None:
         def loop_in(run: Path) -> Callable[[Session], None]:
             return lambda session: _run(make_trainer, run, session)
 
-        super().__init__(make_trainer, loop_in, policy=policy, save_every=save_every, budget_share=budget_share)
+        super().__init__(
+            make_trainer, loop_in, policy=policy, save_every=save_every, retention=retention, budget_share=budget_share
+        )
 
 
 def _run(make_trainer: Callable[[Path], Trainer], run: Path, session: Session) -> None:

@@ -19,6 +19,7 @@ from spiketriage.train.adapters.state import Parts
 from spiketriage.train.guard import Policy, exit_with_code
 from spiketriage.train.harness import Context
 from spiketriage.train.recorder import BUDGET_SHARE
+from spiketriage.train.retention import Retention
 
 Loop = Callable[[Session], None]
 
@@ -31,8 +32,8 @@ class Job:
         job = …(…)
         factory = job.harness
 
-    `save_every` saves a generation every so many steps (None: when the framework saves), `policy` is the guard's (None:
-    no guard).
+    `save_every` saves a generation every so many steps (None: when the framework saves), `retention` says which may go
+    after a save (None: all stay), `policy` is the guard's (None: no guard).
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class Job:
         *,
         policy: Policy | None = None,
         save_every: int | None = None,
+        retention: Retention | None = None,
         budget_share: float | None = BUDGET_SHARE,
         harness: str = "factory",
     ) -> None:
         self._user, self._loop_in, self._policy = user, loop_in, policy
-        self._save_every, self._budget_share, self._harness = save_every, budget_share, harness
+        self._save_every, self._retention = save_every, retention
+        self._budget_share, self._harness = budget_share, harness
 
     def train(self, run: Path) -> None:
         """Train in folder `run`, from its newest generation on; a rollback begins again inside.
@@ -61,6 +64,7 @@ class Job:
                 run,
                 deploy=lambda parts: self._deploy(run, parts),
                 save_every=self._save_every,
+                retention=self._retention,
                 budget_share=self._budget_share,
             )
             try:

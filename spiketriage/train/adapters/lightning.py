@@ -53,6 +53,7 @@ from spiketriage.train.adapters.lightning_hooks import Hooks
 from spiketriage.train.adapters.session import Session
 from spiketriage.train.guard import Policy
 from spiketriage.train.recorder import BUDGET_SHARE
+from spiketriage.train.retention import Retention
 
 
 class LightningLoop:
@@ -100,12 +101,15 @@ class LightningJob(Job):
         *,
         policy: Policy | None = None,
         save_every: int,
+        retention: Retention | None = None,
         budget_share: float | None = BUDGET_SHARE,
     ) -> None:
         def loop_in(run: Path) -> Callable[[Session], None]:
             return lambda session: train(LightningLoop(session, run))
 
-        super().__init__(train, loop_in, policy=policy, save_every=save_every, budget_share=budget_share)
+        super().__init__(
+            train, loop_in, policy=policy, save_every=save_every, retention=retention, budget_share=budget_share
+        )
 
 
 def _require_replayable(trainer: Any, module: LightningModule) -> None:

@@ -44,6 +44,7 @@ from spiketriage.train.adapters.settings import hparams_of
 from spiketriage.train.adapters.source import Source
 from spiketriage.train.adapters.state import Parts, Stateful
 from spiketriage.train.guard import Policy
+from spiketriage.train.retention import Retention
 
 
 class Step:
@@ -144,9 +145,12 @@ class PlainJob(Job):
         *,
         policy: Policy | None = None,
         save_every: int,
+        retention: Retention | None = None,
         budget_share: float | None = 0.01,
     ) -> None:
         def loop_in(run: Path) -> Callable[[Session], None]:
             return lambda session: train(PlainLoop(session, run))
 
-        super().__init__(train, loop_in, policy=policy, save_every=save_every, budget_share=budget_share)
+        super().__init__(
+            train, loop_in, policy=policy, save_every=save_every, retention=retention, budget_share=budget_share
+        )

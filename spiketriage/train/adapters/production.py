@@ -25,7 +25,9 @@ from spiketriage.train.harness import Loaded
 from spiketriage.train.identity import identify
 from spiketriage.train.rank_state import RankState
 from spiketriage.train.recorder import BUDGET_SHARE, Recorder
+from spiketriage.train.retention import Retention, retain
 from spiketriage.train.step_recorder import StepRecorder
+from spiketriage.train.together import place
 
 LEFT_OUT = "left_out.json"  # beside the generations: what rollbacks took out of the data
 
@@ -44,10 +46,11 @@ class Production:
         *,
         deploy: Callable[[Parts], Path],
         save_every: int | None,
+        retention: Retention | None = None,
         budget_share: float | None = BUDGET_SHARE,
     ) -> None:
         self.run, self.save_every, self.budget_share = run, save_every, budget_share
-        self._deploy = deploy
+        self._deploy, self._retention = deploy, retention
         self.generation = newest_complete(run / "checkpoints")
         self.left_out = read_left_out(run)
         self.probe: StepRecorder | None = None
@@ -75,7 +78,7 @@ class Production:
 
     def read(self, generation: Path, parts: Parts) -> RankState:
         """This rank's state, every file and field of the generation verified."""
-        state = load_verified(generation, parts.params)
+        state = load_verified(generation, dict(parts.model.named_parameters()))
         self._saved_step = int(state.cursor["step"])  # a job that is over already has nothing to save
         return state
 
@@ -89,7 +92,7 @@ class Production:
         )
 
     def between(self, session: Session) -> None:
-        """Save what is due."""
+        """Save what is due; then the first rank deletes what need not stay."""
         every = self.save_every
         is_due = session.is_save_due or (every is not None and session.last_step % every == 0)
         if is_due and session.last_step > 0 and session.last_step != self._saved_step:
@@ -100,6 +103,8 @@ class Production:
                 provenance=provenance(self._identity, self._parts, self.run),
             )
             self._saved_step = session.last_step
+            if self._retention is not None and place().rank == 0:
+                retain(self.run / "checkpoints", self._retention, newest_step=session.last_step)
         session.is_save_due = False
 
     def micros(self, session: Session) -> Iterator[Micro]:

@@ -63,7 +63,7 @@ class Fed:
 
     def read(self, generation: Path, parts: Parts) -> RankState:
         """This rank's state; what the loop's own code then makes of it is the `deployed` loader."""
-        return load_verified(generation, parts.params)
+        return load_verified(generation, dict(parts.model.named_parameters()))
 
     def loaded(self, loaded: Loaded) -> None:
         """The harness asks the session."""
