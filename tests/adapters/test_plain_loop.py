@@ -186,17 +186,12 @@ def test_a_rollback_goes_on_as_the_run_that_never_met_what_it_leaves_out(tmp_pat
     assert [one.digests for one in found] == [clean[step] for step in range(last.step + 1, 9)]
 
 
-def test_old_generations_go_and_the_guard_remembers_what_updates_showed(tmp_path: Path) -> None:
+def test_old_generations_go(tmp_path: Path) -> None:
     rule = Retention(detection_delay_steps=3, keep_newest=1)
     job(12, save_every=2, policy=Policy(), retention=rule).train(tmp_path / "run")
     # 9 is the horizon at step 12: 10 and 12 are younger, 8 is the newest known-good one behind it
     kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert kept == ["step-000008", "step-000010", "step-000012"]
-    guard = json.loads((tmp_path / "run" / "checkpoints" / kept[-1] / "rank-00000.json").read_text())["guard"]
-    assert guard["row"] is None  # learned from already, with what its update showed
-    detector = json.dumps(guard["detector"])
-    assert "update_norm" in detector
-    assert "rms_t" in detector
 
 
 def test_a_step_whose_update_nobody_told_of_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

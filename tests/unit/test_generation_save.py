@@ -306,3 +306,25 @@ def test_a_kill_at_any_moment_leaves_every_generation_whole_or_unfinished(tmp_pa
         step = 0 if found is None else load_verified(found).num_tokens // 64
         assert step in (last, last + 1)  # what was told is there; the next may have been finished in time
     assert last > 0
+
+
+FULL = """
+import resource, sys; from pathlib import Path; sys.path[:0] = sys.argv[2:]
+import test_generation_save as here
+from spiketriage.train.guard import exit_with_code
+here.written(Path(sys.argv[1]), 20)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # as a disk that is full: writing fails in the midst of a file
+with exit_with_code():
+    here.written(Path(sys.argv[1]), 40)
+"""
+
+
+def test_a_disk_that_is_full_ends_with_a_sentence_and_costs_only_the_new_generation(tmp_path: Path) -> None:
+    tests = Path(__file__).parent
+    command = [sys.executable, "-c", FULL, str(tmp_path / "run"), str(tests), str(tests.parent)]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert told.returncode == 6
+    assert told.stderr.startswith(f"{tmp_path}/run/step-000040: this generation was not saved: ")
+    assert "hint: older generations are as they were" in told.stderr
+    assert newest_complete(tmp_path / "run") == tmp_path / "run" / "step-000020"
+    assert load_verified(tmp_path / "run" / "step-000020").num_tokens == 1280

@@ -253,12 +253,11 @@ class Session:
     def updated(self) -> None:
         """Record what the update did; after the optimizer's step, before the scheduler's and before gradients go.
 
-        The guard hears of it too: what only an update shows takes part in the next step's vote.
+        The guard is not told: a recorder that is over its budget measures some updates only, and a replay, which
+        measures each, would then decide otherwise than production did.
         """
-        seen = self._observer.updated(self._given())
+        self._observer.updated(self._given())
         self._is_updated = True
-        if self._guard is not None and self.feed.probe is None:
-            self._guard.finish(update_norm=seen.update_norm, rms_t=seen.rms_t)
 
     def end(self) -> None:
         """Close the step; then what the guard asked for.
