@@ -116,11 +116,16 @@ def _is_late(finding: Finding, case: Case) -> bool:
 
 
 def anomalies(case: Case) -> tuple[str, ...]:
-    """Names of findings that speak against the run."""
+    """Names of findings that speak against the run.
+
+    What one changed factor did to a spike, and how replays relate to each other, is nothing against it; a step after
+    the window that production does not repeat is, if no cause has claimed it.
+    """
+    silent = {*NEUTRAL} - {"later-window"}
     return tuple(
         name
         for name, finding in case.findings.items()
-        if finding.outcome in ("differs", "nonfinite") and name not in NEUTRAL
+        if finding.outcome in ("differs", "nonfinite") and name not in silent
     )
 
 
