@@ -6,12 +6,12 @@ Legend: N rows, D columns; `w` is sharded over rows as FSDP2 does, `tp` over col
 from __future__ import annotations
 
 import json
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from rank_processes import run_ranks
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -22,7 +22,6 @@ from spiketriage.train.background_save import BackgroundSaver
 from spiketriage.train.checkpoint import Provenance, load_verified, save
 from spiketriage.train.rank_state import RankState
 
-LIMIT_S = 120
 PROVENANCE = Provenance(
     hparams={"clip": 1.0},
     schedule={"kind": "constant"},
@@ -145,19 +144,8 @@ def work(rank: int, num_ranks: int, folder: str, scenario: str, out: str) -> Non
 def start(folder: Path, scenario: str, num_ranks: int, out: Path) -> list[dict[str, Any]]:
     """What each rank of a scenario answered; a fork server imports torch once for all of them."""
     out.mkdir()
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed.tensor", "torch.distributed.checkpoint"])
-    ranks = [
-        context.Process(target=work, args=(rank, num_ranks, str(folder), scenario, str(out)))
-        for rank in range(num_ranks)
-    ]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(LIMIT_S)
-        if rank.is_alive():
-            rank.kill()
-    assert [rank.exitcode for rank in ranks] == [0] * num_ranks
+    preload = ("torch.distributed.tensor", "torch.distributed.checkpoint")
+    assert run_ranks(work, num_ranks, num_ranks, str(folder), scenario, str(out), preload=preload) == [0] * num_ranks
     return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(num_ranks)]
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import multiprocessing
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from rank_processes import run_ranks
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -26,7 +26,6 @@ from spiketriage.train.held import Held
 from spiketriage.train.stabilizers import clip, loss_scale
 
 NUM_RANKS = 3
-LIMIT_S = 120
 RULE = loss_scale.ScaleRule(interval=8)
 POLICY = Policy(outlier="skip", max_repeats=100)
 
@@ -194,18 +193,10 @@ def _bits(state: Mapping[str, Any]) -> dict[str, str]:
 
 def start(folder: Path) -> tuple[list[dict[str, Any]], list[int | None], list[str]]:
     """Run every case on three ranks: what each rank reports by case, its exit code, and its last words."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed"])
-    ranks = [context.Process(target=_rank, args=(rank, str(folder))) for rank in range(NUM_RANKS)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(LIMIT_S)
-        if rank.is_alive():
-            rank.kill()
+    exit_codes = run_ranks(_rank, NUM_RANKS, str(folder))
     told = [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(NUM_RANKS)]
     words = [(folder / f"rank-{rank}.err").read_text() for rank in range(NUM_RANKS)]
-    return told, [rank.exitcode for rank in ranks], words
+    return told, exit_codes, words
 
 
 def _rank(rank: int, folder: str) -> None:

@@ -5,11 +5,11 @@ A fork server imports torch once; what they leave is the run folder.
 
 from __future__ import annotations
 
-import multiprocessing
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from rank_processes import run_ranks
 
 from spiketriage.practice.rehearsal import trainer
 from spiketriage.practice.rehearsal.trainer.config import read_config
@@ -19,7 +19,6 @@ from spiketriage.train.recorder import Recorder
 
 CODE = Path(trainer.__file__).parent
 NUM_RANKS = 2
-LIMIT_S = 120
 
 
 def ready(run: Path, rank: int = 0, world_size: int = 1) -> Trainer:
@@ -30,16 +29,7 @@ def ready(run: Path, rank: int = 0, world_size: int = 1) -> Trainer:
 
 def train_on_two(run: Path, num_steps: int) -> None:
     """Train a prepared run from its first step on, and save once at the end."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed"])
-    ranks = [context.Process(target=_rank, args=(rank, str(run), num_steps)) for rank in range(NUM_RANKS)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(LIMIT_S)
-        if rank.is_alive():
-            rank.kill()
-    assert [rank.exitcode for rank in ranks] == [0] * NUM_RANKS
+    assert run_ranks(_rank, NUM_RANKS, str(run), num_steps) == [0] * NUM_RANKS
 
 
 def _rank(rank: int, folder: str, num_steps: int) -> None:

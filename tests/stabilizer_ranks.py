@@ -5,7 +5,6 @@ A fork server imports torch once for all ranks; each leaves what it saw in `rank
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from rank_processes import run_ranks
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -30,23 +30,14 @@ from spiketriage.train.stabilizers.cross_entropy import (
 
 NUM_RANKS = 4
 MAX_NORM = 0.5
-LIMIT_S = 120
 VOCABULARY, WIDTH, LENGTH, NUM_ROWS = 23, 8, 16, 4
 Z = 1e-2
 
 
 def start(folder: Path) -> list[dict[str, Any]]:
     """Run every case on four ranks; what each rank reports, by the case's name."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed.fsdp", "torch.distributed.tensor.parallel"])
-    ranks = [context.Process(target=_rank, args=(rank, str(folder))) for rank in range(NUM_RANKS)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(LIMIT_S)
-        if rank.is_alive():
-            rank.kill()
-    assert [rank.exitcode for rank in ranks] == [0] * NUM_RANKS
+    preload = ("torch.distributed.fsdp", "torch.distributed.tensor.parallel")
+    assert run_ranks(_rank, NUM_RANKS, str(folder), preload=preload) == [0] * NUM_RANKS
     return [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(NUM_RANKS)]
 
 

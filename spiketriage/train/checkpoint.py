@@ -26,8 +26,6 @@ from spiketriage.train.rank_state import RankState, StateDigests, canonical, dig
 from spiketriage.train.together import gathered, place, together
 from spiketriage.wire import generation as wire
 
-_FOLDER = re.compile(r"step-(\d{1,18})\Z")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
@@ -136,7 +134,7 @@ def read_state(folder: Path, like: Mapping[str, Tensor] = NO_TENSORS) -> RankSta
 
 def generations(checkpoints: Path) -> tuple[Path, ...]:
     """Folders that are named as generations, complete or not, the newest first."""
-    found = ((int(named[1]), path) for path in checkpoints.glob("step-*") if (named := _FOLDER.match(path.name)))
+    found = ((step, path) for path in checkpoints.glob("step-*") if (step := wire.step_of(path.name)) is not None)
     return tuple(path for _, path in sorted(found, reverse=True))
 
 

@@ -58,7 +58,9 @@ def is_pinned(generation: Path) -> bool:
 
 
 def _step(path: Path) -> int:
-    return int(path.name.removeprefix("step-").partition(".")[0])
+    step = wire.step_of(path.name.partition(".")[0])  # what was moved aside has a number behind its name
+    assert step is not None
+    return step
 
 
 def _delete(generation: Path) -> None:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -25,11 +26,18 @@ TENSORS = "tensors"
 SUPERSEDED = "superseded"  # where a generation goes whose step is saved again
 GROUPS: Mapping[str, str] = {"params": "model.", "optimizer": "optimizer.state.", "buffers": "buffers."}
 MAX_NAMED = 3
+_NAME = re.compile(r"step-(\d{1,18})")
 
 
 def generation_name(step: int) -> str:
     """Folder name of the generation of `step`."""
     return f"step-{step:06d}"
+
+
+def step_of(name: str) -> int | None:
+    """The step in the name of a generation's folder; None for any other name."""
+    named = _NAME.fullmatch(name)
+    return int(named[1]) if named else None
 
 
 def rank_file(rank: int) -> str:

@@ -23,7 +23,6 @@ from spiketriage.readers.scan.run import measure
 from spiketriage.records import NATIVE, FileEntry, GenerationFacts, Manifest
 from spiketriage.wire import generation as wire
 
-_FOLDER = re.compile(r"step-(\d{1,18})\Z")
 _RANK_FILE = re.compile(r"rank-\d{5}\.json")
 _UNDER = f"{wire.TENSORS}/"
 
@@ -42,7 +41,7 @@ def claims(path: Path) -> bool:
 
     Other trainers name folders alike, so the name alone decides only where nothing else does: see `holds_ours`.
     """
-    return _FOLDER.match(path.name) is not None or holds_ours(path)
+    return wire.step_of(path.name) is not None or holds_ours(path)
 
 
 def holds_ours(path: Path) -> bool:
@@ -90,8 +89,7 @@ def read_generation(path: Path, *, verify: bool, executor: Executor | None = Non
         measured.problems += _listing(path, manifest, present)
         if verify:
             _measure(path, manifest, present, measured, executor)
-    named = _FOLDER.match(path.name)
-    step = manifest.step if manifest is not None else int(named[1]) if named else None
+    step = manifest.step if manifest is not None else wire.step_of(path.name)
     return GenerationFacts(
         name=path.name,
         path=path,

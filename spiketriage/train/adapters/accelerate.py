@@ -43,7 +43,7 @@ work. A probe takes no overrides of precision or kernel. A loader that dispatche
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,35 +58,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spiketriage.errors import UsageError
 from spiketriage.train.adapters.gate import gate
-from spiketriage.train.adapters.job import Job
+from spiketriage.train.adapters.job import LoopJob
 from spiketriage.train.adapters.losses import tell_mean
 from spiketriage.train.adapters.session import Session
 from spiketriage.train.adapters.settings import hparams_of
 from spiketriage.train.adapters.source import Source
 from spiketriage.train.adapters.state import Parts
-from spiketriage.train.guard import Policy
-from spiketriage.train.recorder import BUDGET_SHARE
-from spiketriage.train.retention import Retention
-
-
-class AccelerateJob(Job):
-    """A job whose loop is the user's function `train(loop)`; see the page above."""
-
-    def __init__(
-        self,
-        train: Callable[[AccelerateLoop], None],
-        *,
-        policy: Policy | None = None,
-        save_every: int,
-        retention: Retention | None = None,
-        budget_share: float | None = BUDGET_SHARE,
-    ) -> None:
-        def loop_in(run: Path) -> Callable[[Session], None]:
-            return lambda session: train(AccelerateLoop(session, run))
-
-        super().__init__(
-            train, loop_in, policy=policy, save_every=save_every, retention=retention, budget_share=budget_share
-        )
 
 
 class AccelerateLoop:
@@ -256,3 +233,9 @@ class _Batches(DataLoaderStateMixin):  # type: ignore[misc]
         if self._session.is_judged:
             self._is_unscaled = False
             self._session.end()
+
+
+class AccelerateJob(LoopJob):
+    """A job whose loop is the user's function `train(loop)`; see the page above."""
+
+    LOOP = AccelerateLoop

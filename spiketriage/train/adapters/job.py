@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -81,15 +82,12 @@ class Job:
         """One life of the loop, from construction to its end; whether that was the end of the job."""
         session = Session(feed, self._policy)
         try:
-            self._loop_in(feed.run)(session)
-            feed.finish(session)
+            with session:
+                self._loop_in(feed.run)(session)
+                feed.finish(session)
         except RolledBack as back:
-            session.abandon(back)
             feed.roll_back(back.decision.generation)
             return False
-        except BaseException as error:
-            session.abandon(error)
-            raise
         return True
 
     def _deploy(self, run: Path, parts: Parts) -> Path:
@@ -108,3 +106,27 @@ class Job:
             dist.broadcast_object_list(told)
             code = told[0]
         return code
+
+
+class LoopJob(Job):
+    """A job whose user function is `train(loop)`: `LOOP` makes what it is given of a session and the run folder."""
+
+    LOOP: Callable[[Session, Path], Any]
+
+    def __init__(
+        self,
+        train: Callable[[Any], None],
+        *,
+        save_every: int,
+        policy: Policy | None = None,
+        retention: Retention | None = None,
+        budget_share: float | None = BUDGET_SHARE,
+    ) -> None:
+        make = type(self).LOOP
+
+        def loop_in(run: Path) -> Loop:
+            return lambda session: train(make(session, run))
+
+        super().__init__(
+            train, loop_in, policy=policy, save_every=save_every, retention=retention, budget_share=budget_share
+        )

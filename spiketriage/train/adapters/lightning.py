@@ -38,7 +38,7 @@ precision with a loss scale, FSDP and DeepSpeed strategies are untested.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,9 @@ from lightning.pytorch.callbacks.weight_averaging import WeightAveraging
 from torch.utils.data import DataLoader
 
 from spiketriage.errors import UsageError
-from spiketriage.train.adapters.job import Job
+from spiketriage.train.adapters.job import LoopJob
 from spiketriage.train.adapters.lightning_hooks import Hooks
 from spiketriage.train.adapters.session import Session
-from spiketriage.train.guard import Policy
-from spiketriage.train.recorder import BUDGET_SHARE
-from spiketriage.train.retention import Retention
 
 
 class LightningLoop:
@@ -92,26 +89,6 @@ class LightningLoop:
             hooks.progress.stand(is_epoch_over=self._session.num_left <= 0)
 
 
-class LightningJob(Job):
-    """A job whose loop is `loop.fit(…)` in the user's function `train(loop)`; see the page above."""
-
-    def __init__(
-        self,
-        train: Callable[[LightningLoop], None],
-        *,
-        policy: Policy | None = None,
-        save_every: int,
-        retention: Retention | None = None,
-        budget_share: float | None = BUDGET_SHARE,
-    ) -> None:
-        def loop_in(run: Path) -> Callable[[Session], None]:
-            return lambda session: train(LightningLoop(session, run))
-
-        super().__init__(
-            train, loop_in, policy=policy, save_every=save_every, retention=retention, budget_share=budget_share
-        )
-
-
 def _require_replayable(trainer: Any, module: LightningModule) -> None:
     refusals = {
         "manual optimization: a step cannot be told from its batches": not module.automatic_optimization,
@@ -135,3 +112,9 @@ def _callbacks(trainer: Any) -> list[Any]:
     """The trainer's own list, which its type does not show."""
     callbacks: list[Any] = trainer.callbacks
     return callbacks
+
+
+class LightningJob(LoopJob):
+    """A job whose loop is `loop.fit(…)` in the user's function `train(loop)`; see the page above."""
+
+    LOOP = LightningLoop

@@ -28,7 +28,7 @@ a load, `step.number` says. In a probe the loop runs a step without an update, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -38,13 +38,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from spiketriage.train.adapters.job import Job
+from spiketriage.train.adapters.job import LoopJob
 from spiketriage.train.adapters.session import Session
 from spiketriage.train.adapters.settings import hparams_of
 from spiketriage.train.adapters.source import Source
 from spiketriage.train.adapters.state import Parts, Stateful
-from spiketriage.train.guard import Policy
-from spiketriage.train.retention import Retention
 
 
 class Step:
@@ -136,21 +134,7 @@ class PlainLoop:
                 batches.close()  # type: ignore[attr-defined]
 
 
-class PlainJob(Job):
+class PlainJob(LoopJob):
     """A job whose loop is the user's function `train(loop)`; see the page above."""
 
-    def __init__(
-        self,
-        train: Callable[[PlainLoop], None],
-        *,
-        policy: Policy | None = None,
-        save_every: int,
-        retention: Retention | None = None,
-        budget_share: float | None = 0.01,
-    ) -> None:
-        def loop_in(run: Path) -> Callable[[Session], None]:
-            return lambda session: train(PlainLoop(session, run))
-
-        super().__init__(
-            train, loop_in, policy=policy, save_every=save_every, retention=retention, budget_share=budget_share
-        )
+    LOOP = PlainLoop

@@ -26,6 +26,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -287,12 +288,17 @@ class Session:
         """The last step is over: what is due is saved now."""
         self.feed.finish(self)
 
-    def abandon(self, error: BaseException) -> None:
-        """The loop raised: a step that is open leaves no record, which is evidence itself."""
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """A step that is open when the loop raises leaves no record, which is evidence itself."""
         opened = self._open
-        if opened is not None:
+        if error is not None and opened is not None:
             self._forget()
-            opened.__exit__(type(error), error, error.__traceback__)
+            opened.__exit__(kind, error, trace)
 
     # --- one pass that changes nothing
 
