@@ -1,4 +1,7 @@
-"""`python -m spiketriage`: the command line, for places where the console script is not on the path."""
+"""`python -m spiketriage`.
+
+The command line, for places where the console script is not on the path.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Digests of bytes, files, trees and mappings, with one read pass that can feed several sinks.
 
-This module never writes and never maps a file: a truncated mapped file kills the process, a short `readinto` does not.
+This module never writes and never maps a file: a truncated mapped file kills the process, a short
+`readinto` does not.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ import xxhash
 
 from spiketriage.errors import EvidenceError
 
-BUFFER_BYTES = 1 << 20  # larger buffers fall out of cache: 4.9 against 8.1 GB per CPU second (performance.md §1)
-PIECE_BYTES = 64 << 20  # of a tree digest: smaller pieces cost more to hand out than to read (performance.md §1)
+BUFFER_BYTES = (
+    1 << 20
+)  # larger buffers fall out of cache: 4.9 against 8.1 GB per CPU second (performance.md §1)
+PIECE_BYTES = (
+    64 << 20
+)  # of a tree digest: smaller pieces cost more to hand out than to read (performance.md §1)
 ALGORITHM = "xxh3-128"
 
 Sink = Callable[[memoryview], object]
@@ -37,7 +42,8 @@ def raw_of_bytes(data: bytes | memoryview) -> bytes:
 def tree_root(pieces: Sequence[bytes]) -> str:
     """Hex digest of a file from the raw digests of its pieces of `PIECE_BYTES`, in order.
 
-    It is XXH3-128 over them; a file of one piece has that piece's own digest, which any xxhsum prints.
+    It is XXH3-128 over them; a file of one piece has that piece's own digest, which any xxhsum
+    prints.
     """
     if len(pieces) == 1:
         return pieces[0].hex()
@@ -58,12 +64,16 @@ def sha256_of_bytes(data: bytes) -> str:
 
 
 def open_regular(path: str | Path) -> FileIO:
-    """Open a regular file for reading, unbuffered; whatever else stands in its place is refused without waiting for it.
+    """Open a regular file for reading, unbuffered.
+
+    Whatever else stands in its place is refused without waiting for it.
 
     Raises:
         OSError: it cannot be opened, or is a pipe, a device or a folder.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for a writer
+    handle = os.open(
+        path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    )  # a pipe would wait for a writer
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise OSError(errno.EINVAL, "is not a regular file", str(path))
@@ -103,7 +113,9 @@ def of_file(path: Path) -> str:
 
 
 def tree_of_file(path: Path) -> str:
-    """Hex tree digest of a file (`tree_root`), whose pieces many workers can take; up to 64 MiB the same as `of_file`.
+    """Hex tree digest of a file (`tree_root`), whose pieces many workers can take.
+
+    Up to 64 MiB the same as `of_file`.
 
     Raises:
         EvidenceError: the file cannot be read.

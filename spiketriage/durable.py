@@ -12,8 +12,8 @@ from pathlib import Path
 def write(path: Path, data: bytes) -> None:
     """Put `data` at `path` in one step: a draft beside it, synced, renamed, and the folder synced.
 
-    Whoever looks finds the old file, the new one, or none. Two writers of one path must not meet: the draft's name is
-    fixed, so that a killed writer's draft is overwritten by the next.
+    Whoever looks finds the old file, the new one, or none. Two writers of one path must not meet:
+    the draft's name is fixed, so that a killed writer's draft is overwritten by the next.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.partial")

@@ -1,4 +1,6 @@
-"""A run that an adapter trained, as tests use it: made by a user's script in processes of its own, then read.
+"""A run that an adapter trained, as tests use it.
+
+Made by a user's script in processes of its own, then read.
 
 It never trains in the test's own process.
 """
@@ -16,8 +18,8 @@ from typing import Any
 import numpy as np
 from command_line import ROOT, call, environment
 
-from spiketriage.readers.telemetry.native import read_segment
-from spiketriage.records import Segment, StepRecord
+from spiketriage.nouns.telemetry import Segment, StepRecord
+from spiketriage.readers.telemetry.run.native import read_segment
 
 ADAPTERS = ROOT / "tests" / "adapters"
 CHILD = ROOT / "tests" / "adapter_child.py"
@@ -38,7 +40,9 @@ class Adapted:
 
     def manifest(self, step: int) -> dict[str, Any]:
         """The manifest of the generation of `step`."""
-        return json.loads((self.folder / "checkpoints" / f"step-{step:06d}" / "MANIFEST.json").read_text())
+        return json.loads(
+            (self.folder / "checkpoints" / f"step-{step:06d}" / "MANIFEST.json").read_text()
+        )
 
     def desk(self, *words: str) -> dict[str, Any]:
         """What a command of the desk says of this run, as JSON."""
@@ -49,7 +53,10 @@ class Adapted:
 
 
 def rows_with_rot(folder: Path, *, num_rows: int, rotten: int) -> Adapted:
-    """A run folder with data: each token follows from the one before, and one row's weight is not a number."""
+    """A run folder with data.
+
+    Each token follows from the one before, and one row's weight is not a number.
+    """
     folder.mkdir(parents=True)
     first_N1 = np.random.default_rng(3).integers(0, 64, (num_rows, 1))
     np.save(folder / "rows.npy", (first_N1 * 5 + np.arange(17) * 7) % 64)
@@ -83,4 +90,6 @@ def chain(path: Path) -> dict[int, StepRecord]:
 
 def rotten_steps(records: Mapping[int, StepRecord], rotten: int) -> list[int]:
     """Steps whose batch, by the names on record, holds the rotten row."""
-    return [step for step, one in records.items() if any(rotten in micro for micro in one.ids["micros"])]
+    return [
+        step for step, one in records.items() if any(rotten in micro for micro in one.ids["micros"])
+    ]

@@ -1,8 +1,8 @@
 """A process that trains by an adapter, then drives its harness, and leaves chains and exit codes behind for a test.
 
-`python adapter_child.py SCRIPT RUN OUT`: trains until the guard stops it, loses the generations from step 9 on, trains
-again as a new process would, and prints both exit codes; then loads, probes and steps as a trial worker does, into
-chains under OUT.
+`python adapter_child.py SCRIPT RUN OUT`: trains until the guard stops it, loses the generations
+from step 9 on, trains again as a new process would, and prints both exit codes; then loads, probes
+and steps as a trial worker does, into chains under OUT.
 """
 
 from __future__ import annotations
@@ -49,9 +49,12 @@ def harness_of(run: Path) -> Any:
 
 
 def drive(run: Path, out: Path) -> None:
-    """Steps without a probe, and again with a probe before each one; through the other loader the second time."""
+    """Steps without a probe, and again with a probe before each one.
+
+    Through the other loader the second time.
+    """
     from spiketriage.train.harness import Overrides
-    from spiketriage.train.recorder import Recorder
+    from spiketriage.train.recording.recorder import Recorder
 
     harness = harness_of(run)
     generation = run / "checkpoints" / f"step-{LOADED:06d}"
@@ -59,12 +62,17 @@ def drive(run: Path, out: Path) -> None:
 
     def recorder(name: str) -> Any:
         identity = harness.environment()
-        return Recorder(Path(), rank=0, identity=identity, path=out / name, budget_share=None, ring_slots=0)
+        return Recorder(
+            Path(), rank=0, identity=identity, path=out / name, budget_share=None, ring_slots=0
+        )
 
     for loader in ("deployed", "verified"):
         loaded = harness.load(generation, loader)
         told["loads"].append([loaded.step, dict(loaded.digests.fields)])
-        with recorder(f"steps-{loader}.chain") as chain, recorder(f"probes-{loader}.chain") as probes:
+        with (
+            recorder(f"steps-{loader}.chain") as chain,
+            recorder(f"probes-{loader}.chain") as probes,
+        ):
             for step in range(LOADED + 1, LAST + 1):
                 ids = harness.ids(step)
                 if loader == "verified":

@@ -1,6 +1,9 @@
-"""Imports all of `spiketriage.train`, then records, guards, saves and loads twenty steps; started with `python -I -S`.
+"""Imports all of `spiketriage.train`, then records, guards, saves and loads twenty steps.
 
-`bare_loop.py SITE FOLDER ABSENT…` takes every distribution from SITE and prints what it saw as JSON.
+Started with `python -I -S`.
+
+`bare_loop.py SITE FOLDER ABSENT…` takes every distribution from SITE and prints what it saw as
+JSON.
 """
 
 from __future__ import annotations
@@ -12,12 +15,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FRAMEWORKS = ("transformers", "accelerate", "lightning")  # an adapter may need its own, and nothing else
+FRAMEWORKS = (
+    "transformers",
+    "accelerate",
+    "lightning",
+)  # an adapter may need its own, and nothing else
 NUM_STEPS, BAD_STEP = 20, 13
 
 
 def import_all() -> list[str]:
-    """Names of all modules of the training side, imported; adapters whose framework is not here as well."""
+    """Names of all modules of the training side, imported.
+
+    Adapters whose framework is not here as well.
+    """
     import spiketriage.train as train
 
     names = [train.__name__]
@@ -27,7 +37,9 @@ def import_all() -> list[str]:
             importlib.import_module(module.name)
         except ModuleNotFoundError as error:
             framework = (error.name or "").split(".")[0]
-            if framework not in FRAMEWORKS or not module.name.startswith(f"{train.__name__}.adapters."):
+            if framework not in FRAMEWORKS or not module.name.startswith(
+                f"{train.__name__}.adapters."
+            ):
                 raise
     return names
 
@@ -47,11 +59,11 @@ def train(folder: Path) -> dict[str, Any]:
     """Twenty steps, the thirteenth with a NaN loss, and a generation of the last one, loaded into zeroed parameters."""
     import torch
 
-    from spiketriage.records import Identity
-    from spiketriage.train.guard import Guard, Policy
-    from spiketriage.train.layers import LayerStatistics
-    from spiketriage.train.observer import Observer
-    from spiketriage.train.recorder import Recorder
+    from spiketriage.nouns.telemetry import Identity
+    from spiketriage.train.guarding.guard import Guard, Policy
+    from spiketriage.train.recording.layers import LayerStatistics
+    from spiketriage.train.recording.observer import Observer
+    from spiketriage.train.recording.recorder import Recorder
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -61,7 +73,9 @@ def train(folder: Path) -> dict[str, Any]:
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     guard, actions = Guard(Policy(nonfinite="skip")), []
-    with Recorder(folder / "telemetry", rank=0, identity=identity, budget_share=None, patience_s=60) as recorder:
+    with Recorder(
+        folder / "telemetry", rank=0, identity=identity, budget_share=None, patience_s=60
+    ) as recorder:
         observer = Observer(model.named_parameters(), optimizer, recorder=recorder)
         layers = LayerStatistics({"first": model[0], "last": model[2]}, recorder)
         for number in range(1, NUM_STEPS + 1):
@@ -69,11 +83,15 @@ def train(folder: Path) -> dict[str, Any]:
                 step.capture(number)
                 step.tokens(torch.arange(8).view(2, 4) + number)
                 observer.begin(step)
-                loss = model(torch.randn(16, 4)).square().sum() * (float("nan") if number == BAD_STEP else 1.0)
+                loss = model(torch.randn(16, 4)).square().sum() * (
+                    float("nan") if number == BAD_STEP else 1.0
+                )
                 loss.backward()
                 layers.record(step)
                 norm = observer.reduced_gradients(step)
-                decision = guard.decide(step=number, loss_sum=loss.detach(), num_tokens=16, grad_norm=norm, lr=1e-2)
+                decision = guard.decide(
+                    step=number, loss_sum=loss.detach(), num_tokens=16, grad_norm=norm, lr=1e-2
+                )
                 if not decision.skip:
                     torch.nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, norm)
                     optimizer.step()
@@ -87,10 +105,10 @@ def train(folder: Path) -> dict[str, Any]:
 
 def saved_and_loaded(checkpoints: Path, model: Any, optimizer: Any, guard: Any) -> bool:
     """Whether parameters, moments and the guard's state come back from a generation as they were."""
-    from spiketriage.train import random_state
-    from spiketriage.train.checkpoint import Provenance, load_verified, save
-    from spiketriage.train.module_state import capture, put
-    from spiketriage.train.rank_state import RankState, digest_state
+    from spiketriage.train.generations.generation import Provenance, load_verified, save
+    from spiketriage.train.generations.module_state import capture, put
+    from spiketriage.train.generations.rank_state import RankState, digest_state
+    from spiketriage.train.recording import random_state
 
     def state_now() -> RankState:
         held = capture(model, optimizer)
@@ -108,9 +126,15 @@ def saved_and_loaded(checkpoints: Path, model: Any, optimizer: Any, guard: Any) 
     code = {"code_path": "", "code_digest": "", "config_digest": "", "index_digest": ""}
     before = digest_state(state_now())
     folder = save(
-        checkpoints, step=NUM_STEPS, state=state_now(), provenance=Provenance(hparams={}, schedule={}, **code)
+        checkpoints,
+        step=NUM_STEPS,
+        state=state_now(),
+        provenance=Provenance(hparams={}, schedule={}, **code),
     )
-    for one in (*model.parameters(), *(value for state in optimizer.state.values() for value in state.values())):
+    for one in (
+        *model.parameters(),
+        *(value for state in optimizer.state.values() for value in state.values()),
+    ):
         one.detach().zero_()
     was_changed = digest_state(state_now()) != before
     loaded = load_verified(folder, dict(model.named_parameters()))

@@ -1,7 +1,10 @@
-"""A process that runs real command lines in forked children and kills them; it pays for the imports once.
+"""A process that runs real command lines in forked children and kills them.
 
-Orders come as lines of JSON on stdin, answers go as lines of JSON to stdout: `{"words": [...], "log": path}` runs a
-command to its end, with `"after_s"` it is killed after a while, with `"event"` at its k-th file operation.
+It pays for the imports once.
+
+Orders come as lines of JSON on stdin, answers go as lines of JSON to stdout: `{"words": [...],
+"log": path}` runs a command to its end, with `"after_s"` it is killed after a while, with `"event"`
+at its k-th file operation.
 """
 
 from __future__ import annotations
@@ -16,8 +19,24 @@ from typing import Any
 
 from spiketriage.cli.main import run
 
-STEPS = ("runbook.freeze", "runbook.hash", "runbook.check", "runbook.bisect", "report.write", "incident.store")
-OPERATIONS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.utime", "subprocess.Popen")
+STEPS = (
+    "runbook.freeze",
+    "runbook.hash",
+    "runbook.check",
+    "runbook.bisect",
+    "report.write",
+    "incident.store",
+)
+OPERATIONS = (
+    "open",
+    "os.mkdir",
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.link",
+    "os.utime",
+    "subprocess.Popen",
+)
 
 
 class Events:

@@ -1,4 +1,6 @@
-"""The command line as tests see it: what it offers, whether it takes a line, and one real call of it.
+"""The command line as tests see it.
+
+What it offers, whether it takes a line, and one real call of it.
 
 It never runs a command inside the test's own process.
 """
@@ -23,7 +25,10 @@ PROGRAM = "import sys; sys.argv[0] = 'spiketriage'; from spiketriage.cli.main im
 
 def surface() -> list[str]:
     """One line a command: its path, then arguments and options as they are spelled."""
-    return [" ".join([*path, *map(_spelling, command.params), "-h", "--help"]) for path, command in commands()]
+    return [
+        " ".join([*path, *map(_spelling, command.params), "-h", "--help"])
+        for path, command in commands()
+    ]
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -50,7 +55,9 @@ def takes(line: str) -> str:
     return ""
 
 
-def call(*words: str, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def call(
+    *words: str, cwd: Path, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run `spiketriage` in a process of its own."""
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, *words],

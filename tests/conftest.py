@@ -1,7 +1,7 @@
 """Options of the test command that rewrite what is on record, and the two real runs that tests share.
 
-Each run is rehearsed once by the real command, whichever worker asks first; tests read it, and work on a copy or keep
-incidents elsewhere.
+Each run is rehearsed once by the real command, whichever worker asks first; tests read it, and work
+on a copy or keep incidents elsewhere.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from rehearsed import Rehearsed, planted, rehearse
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-runbooks", action="store_true", help="rewrite the output shown in runbooks/*.md")
-    parser.addoption("--update-surface", action="store_true", help="rewrite fixtures/cli-surface.txt")
+    parser.addoption(
+        "--update-runbooks", action="store_true", help="rewrite the output shown in runbooks/*.md"
+    )
+    parser.addoption(
+        "--update-surface", action="store_true", help="rewrite fixtures/cli-surface.txt"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -42,4 +46,6 @@ def _shared(folder: Path, name: str, fault: str, seed: int) -> Rehearsed:
         if not told.exists():
             run.parent.mkdir()
             told.write_bytes(pickle.dumps(rehearse(fault, seed, run).told))
-    return Rehearsed(folder=run, fault=fault, stage=planted(fault, seed), told=pickle.loads(told.read_bytes()))
+    return Rehearsed(
+        folder=run, fault=fault, stage=planted(fault, seed), told=pickle.loads(told.read_bytes())
+    )

@@ -1,6 +1,9 @@
-"""A real Dask cluster of this machine: one scheduler and its workers, each a process of its own on the loopback device.
+"""A real Dask cluster of this machine.
 
-It ends only the processes that it started, and they end by themselves when nobody asks anything of them.
+One scheduler and its workers, each a process of its own on the loopback device.
+
+It ends only the processes that it started, and they end by themselves when nobody asks anything of
+them.
 """
 
 from __future__ import annotations
@@ -56,7 +59,12 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         for process in (*self._workers, self._scheduler):
             _end(process)
 
@@ -66,17 +74,26 @@ class Cluster:
         return {one.pid for one in self._workers if one.poll() is None}
 
     def kill_one_at_work(self) -> threading.Thread:
-        """End, in a thread, a worker that has jobs of somebody else: both are held up until one has got some."""
+        """End, in a thread, a worker that has jobs of somebody else.
+
+        Both are held up until one has got some.
+        """
         client, door = self._client(), self._folder / "door"
         pids = client.run(os.getpid)
         held = [
-            client.submit(wait_for, str(door), workers=[worker], allow_other_workers=True, pure=False)
+            client.submit(
+                wait_for, str(door), workers=[worker], allow_other_workers=True, pure=False
+            )
             for worker in pids
         ]
 
         def kill() -> None:
             with client:
-                while not (busy := [worker for worker, jobs in client.processing().items() if len(jobs) > 1]):
+                while not (
+                    busy := [
+                        worker for worker, jobs in client.processing().items() if len(jobs) > 1
+                    ]
+                ):
                     time.sleep(0.01)
                 _end(next(one for one in self._workers if one.pid == pids[busy[0]]))
                 door.touch()
@@ -108,7 +125,9 @@ class Cluster:
         return Client(self.address, set_as_default=False)
 
     def _worker(self) -> subprocess.Popen[bytes]:
-        return self._start("worker", self.address, "--no-nanny", "--nthreads", "1", "--death-timeout", "60")
+        return self._start(
+            "worker", self.address, "--no-nanny", "--nthreads", "1", "--death-timeout", "60"
+        )
 
     def _start(self, program: str, *words: str) -> subprocess.Popen[bytes]:
         where = ("--no-dashboard", "--host", "127.0.0.1")

@@ -30,15 +30,20 @@ def chunk(offsets: Made, sizes: Made) -> Made:
 
 def tensor(shape: Made, chunks: list[Made], dtype: str = "torch.float32") -> Made:
     """A TensorStorageMetadata."""
-    properties = Made(name=f"{PACKAGE}.TensorProperties", state=(Made(name=dtype), None, False, None, False))
+    properties = Made(
+        name=f"{PACKAGE}.TensorProperties", state=(Made(name=dtype), None, False, None, False)
+    )
     return Made(
-        name=f"{PACKAGE}.TensorStorageMetadata", state={"properties": properties, "size": shape, "chunks": chunks}
+        name=f"{PACKAGE}.TensorStorageMetadata",
+        state={"properties": properties, "size": shape, "chunks": chunks},
     )
 
 
 def index(fqn: Any, offset: Any = None) -> Made:
     """A MetadataIndex."""
-    return Made(name=f"{PACKAGE}.MetadataIndex", state={"fqn": fqn, "offset": offset, "index": None})
+    return Made(
+        name=f"{PACKAGE}.MetadataIndex", state={"fqn": fqn, "offset": offset, "index": None}
+    )
 
 
 def place(path: Any, offset: Any, length: Any, **more: Any) -> Made:
@@ -49,7 +54,13 @@ def place(path: Any, offset: Any, length: Any, **more: Any) -> Made:
 
 def metadata(held: Any, storage: Any, **more: Any) -> bytes:
     """The pickle of a Metadata; `storage` may be pairs, since the keys cannot be hashed here."""
-    state = {"state_dict_metadata": held, "planner_data": {}, "storage_data": storage, "version": "1.0.0", **more}
+    state = {
+        "state_dict_metadata": held,
+        "planner_data": {},
+        "storage_data": storage,
+        "version": "1.0.0",
+        **more,
+    }
     return dumps(Made(name=f"{PACKAGE}.Metadata", state=state))
 
 

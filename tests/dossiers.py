@@ -9,7 +9,7 @@ import hashlib
 import math
 import random
 
-from spiketriage.records import (
+from spiketriage.nouns.incident import (
     Anchors,
     Artifact,
     CauseView,
@@ -23,7 +23,8 @@ from spiketriage.records import (
 )
 
 HOSTILE = (
-    '<script>alert("x")</script> | a `tick` ``two`` [link](http://evil.example/) \u202eesrever\x1b[31m & <img src=x>'
+    '<script>alert("x")</script> | a `tick` ``two`` [link](http://evil.example/) '
+    "\u202eesrever\x1b[31m & <img src=x>"
 )
 
 
@@ -80,7 +81,16 @@ def journal(*commands: str) -> tuple[JournalRow, ...]:
     return tuple(rows)
 
 
-def artifact(path: str, kind: str, size: int, *, kept: str, digest: str = "", expected: str = "", note: str = ""):
+def artifact(
+    path: str,
+    kind: str,
+    size: int,
+    *,
+    kept: str,
+    digest: str = "",
+    expected: str = "",
+    note: str = "",
+):
     measured = digest or hashlib.md5(path.encode(), usedforsecurity=False).hexdigest()
     return Artifact(
         path=path,
@@ -128,10 +138,18 @@ def trial(
 def spike() -> Dossier:
     """Bit rot in a shard: the loss spikes at 203 and is NaN at 205 and 206; one restart at 121."""
     steps = points(1, 130, attempt=0) + points(121, 259, attempt=1, seed=1)
-    shape = {203: (9.417, 61.2, "loss 9.417, band 1.95–2.27"), 204: (4.03, 8.8, "gradient norm 8.8")}
-    lost = {205: (math.nan, math.inf, "loss is not finite"), 206: (math.nan, math.nan, "loss is not finite")}
+    shape = {
+        203: (9.417, 61.2, "loss 9.417, band 1.95–2.27"),
+        204: (4.03, 8.8, "gradient norm 8.8"),
+    }
+    lost = {
+        205: (math.nan, math.inf, "loss is not finite"),
+        206: (math.nan, math.nan, "loss is not finite"),
+    }
     steps = [
-        bent(p, loss=v[0], grad_norm=v[1], alarm=v[2]) if (v := {**shape, **lost}.get(p.step)) and p.attempt else p
+        bent(p, loss=v[0], grad_norm=v[1], alarm=v[2])
+        if (v := {**shape, **lost}.get(p.step)) and p.attempt
+        else p
         for p in steps
     ]
     return Dossier(
@@ -178,16 +196,24 @@ def spike() -> Dossier:
                 kept="pinned",
                 expected="9b74c9897bac770ffc029102a200c5de",
             ),
-            artifact("logs/rank-1.log", "log", 0, kept="missing", note=f"collector timed out: {HOSTILE}"),
+            artifact(
+                "logs/rank-1.log", "log", 0, kept="missing", note=f"collector timed out: {HOSTILE}"
+            ),
             artifact("config.json", "config", 812, kept="copied"),
         ),
         findings=(
-            Finding(name="ranks-agree", outcome="agrees", summary="every digest of the state is equal on 2 ranks"),
+            Finding(
+                name="ranks-agree",
+                outcome="agrees",
+                summary="every digest of the state is equal on 2 ranks",
+            ),
             Finding(
                 name="data-at-rest",
                 outcome="differs",
                 summary="one document's bytes are not what the index says",
-                where=Where(path="data/shard-0003.bin", key="doc-000417", step=203, stage="content", rank=1),
+                where=Where(
+                    path="data/shard-0003.bin", key="doc-000417", step=203, stage="content", rank=1
+                ),
                 expected="9b74c9897bac770f",
                 seen="1c8b4b9e0f7d2a66",
                 magnitude=1.0,
@@ -199,8 +225,15 @@ def spike() -> Dossier:
                 where=Where(step=205, stage="activations", key="blocks.3.mlp#0", rank=1),
                 seen=HOSTILE,
             ),
-            Finding(name="code-identity", outcome="differs", summary="code changed at the restart", judged=False),
-            Finding(name="hardware-events", outcome="not testable", summary="no event log is configured"),
+            Finding(
+                name="code-identity",
+                outcome="differs",
+                summary="code changed at the restart",
+                judged=False,
+            ),
+            Finding(
+                name="hardware-events", outcome="not testable", summary="no event log is configured"
+            ),
             Finding(
                 name="replay",
                 outcome="agrees",
@@ -218,8 +251,19 @@ def spike() -> Dossier:
             ),
         ),
         trials=(
-            trial("a3f1c09be2d44871", "reproduce the incident", summary="spike at 203, bitwise", executed=23),
-            trial("a3f1c09be2d44872", "reproduce the incident", summary="bitwise", executed=23, repeat=1),
+            trial(
+                "a3f1c09be2d44871",
+                "reproduce the incident",
+                summary="spike at 203, bitwise",
+                executed=23,
+            ),
+            trial(
+                "a3f1c09be2d44872",
+                "reproduce the incident",
+                summary="bitwise",
+                executed=23,
+                repeat=1,
+            ),
             trial(
                 "77b0de1290aa4c3e",
                 "clean batch",
@@ -228,7 +272,13 @@ def spike() -> Dossier:
                 executed=1,
                 batch="step 197",
             ),
-            trial("c41d7f65b8e90a12", "verified loader", summary="loss 2.14", executed=23, loader="verified"),
+            trial(
+                "c41d7f65b8e90a12",
+                "verified loader",
+                summary="loss 2.14",
+                executed=23,
+                loader="verified",
+            ),
         ),
         steps=tuple(steps),
         verdict=Verdict(
@@ -238,7 +288,9 @@ def spike() -> Dossier:
             candidates=(),
             explanation="The bytes of doc-000417 in shard 3 differ from the index, "
             "and the verified loader removes the spike. A clean batch on the same state is normal.",
-            where=Where(step=203, stage="content", key="doc-000417", rank=1, path="data/shard-0003.bin"),
+            where=Where(
+                step=203, stage="content", key="doc-000417", rank=1, path="data/shard-0003.bin"
+            ),
             causes=(
                 CauseView(
                     name="shard-bitrot",
@@ -265,8 +317,12 @@ def spike() -> Dossier:
                     untested=("fp32 reference",),
                 ),
             ),
-            not_tested=("fp32 reference: no step was executed in fp32", "other placement: one host only"),
-            repair="Restore data/shard-0003.bin from its source, verify its digest, resume from step-000180.",
+            not_tested=(
+                "fp32 reference: no step was executed in fp32",
+                "other placement: one host only",
+            ),
+            repair="Restore data/shard-0003.bin from its source, verify its digest, resume from "
+            "step-000180.",
             next_experiment=None,
             steps_executed=70,
         ),
@@ -295,8 +351,14 @@ def audit() -> Dossier:
             older_good="step-000220",
             refused={},
         ),
-        artifacts=(artifact("telemetry/rank-00000.attempt-000.seg", "telemetry", 900_000, kept="copied"),),
-        findings=(Finding(name="ranks-agree", outcome="agrees", summary="2 ranks, 260 steps, every stage"),),
+        artifacts=(
+            artifact("telemetry/rank-00000.attempt-000.seg", "telemetry", 900_000, kept="copied"),
+        ),
+        findings=(
+            Finding(
+                name="ranks-agree", outcome="agrees", summary="2 ranks, 260 steps, every stage"
+            ),
+        ),
         trials=(),
         steps=tuple(points(1, 260, attempt=0)),
         verdict=Verdict(

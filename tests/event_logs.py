@@ -20,12 +20,15 @@ DMESG = """\
 """  # noqa: E501
 JOURNAL = (
     '{"__REALTIME_TIMESTAMP":"1737434504283302","_HOSTNAME":"gpu017","SYSLOG_IDENTIFIER":"kernel",'
-    '"MESSAGE":"NVRM: Xid (PCI:0000:38:00): 79, pid=\'<unknown>\', name=<unknown>, GPU has fallen off the bus."}\n'
+    '"MESSAGE":"NVRM: Xid (PCI:0000:38:00): 79, pid=\'<unknown>\', name=<unknown>, GPU has '
+    'fallen off the bus."}\n'
     '{"__REALTIME_TIMESTAMP":"1737434505000000","_HOSTNAME":"gpu017","MESSAGE":[79,111,112,115,255]}\n'
 )
 SHORT_ISO = (
-    "2025-02-23T16:24:18+0100 gpu017 kernel: NVRM: Xid (PCI:0000:9b:00): 48, pid=7, name=python, DBE\n"
-    "Feb 23 16:24:19 gpu018 kernel: [12345.678901] NVRM: Xid (PCI:0000:9b:00): 63, Row Remapper: New row\n"
+    "2025-02-23T16:24:18+0100 gpu017 kernel: NVRM: Xid (PCI:0000:9b:00): 48, pid=7, "
+    "name=python, DBE\n"
+    "Feb 23 16:24:19 gpu018 kernel: [12345.678901] NVRM: Xid (PCI:0000:9b:00): 63, Row "
+    "Remapper: New row\n"
 )
 NCCL = """\
 gpu017:101:201 [4] NCCL INFO comm 0x5 rank 12 nranks 16 cudaDev 4 nvmlDev 4 busId 9b000 commId 0x5a - Init COMPLETE

@@ -1,6 +1,7 @@
 """Real gloo ranks that save and load generations; each scenario is one start of a number of ranks.
 
-Legend: N rows, D columns; `w` is sharded over rows as FSDP2 does, `tp` over columns, `b` is replicated.
+Legend: N rows, D columns; `w` is sharded over rows as FSDP2 does, `tp` over columns, `b` is
+replicated.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from spiketriage.errors import SpiketriageError
-from spiketriage.train import random_state
-from spiketriage.train.background_save import BackgroundSaver
-from spiketriage.train.checkpoint import Provenance, load_verified, save
-from spiketriage.train.rank_state import RankState
+from spiketriage.train.generations.background_save import BackgroundSaver
+from spiketriage.train.generations.generation import Provenance, load_verified, save
+from spiketriage.train.generations.rank_state import RankState
+from spiketriage.train.recording import random_state
 
 PROVENANCE = Provenance(
     hparams={"clip": 1.0},
@@ -35,7 +36,10 @@ PROVENANCE = Provenance(
 def whole(seed: int) -> dict[str, Tensor]:
     """Every tensor of the state numbered `seed`, as one rank would hold it alone."""
     generator = torch.Generator().manual_seed(seed)
-    made = {"w": torch.randn(10, 3, generator=generator), "tp": torch.randn(4, 8, generator=generator)}
+    made = {
+        "w": torch.randn(10, 3, generator=generator),
+        "tp": torch.randn(4, 8, generator=generator),
+    }
     return {**made, "b": torch.randn(5, generator=generator).to(torch.bfloat16)}
 
 
@@ -70,10 +74,25 @@ def state(seed: int, mesh: DeviceMesh, *, is_global: bool = True) -> RankState:
 
 def told(loaded: RankState) -> dict[str, Any]:
     """What a rank has after a load; tensors put together again."""
-    tensors = {name: _full(one).float().tolist() for name, one in {**loaded.params, **loaded.optimizer}.items()}
-    rest = {name: getattr(loaded, name) for name in ("scheduler", "scaler", "guard", "rng", "cursor", "num_tokens")}
-    local = {name: list(one.to_local().shape) for name, one in loaded.params.items() if isinstance(one, DTensor)}
-    return {"tensors": tensors, "local": local, "bias": loaded.buffers["router.bias"].tolist(), **rest}
+    tensors = {
+        name: _full(one).float().tolist()
+        for name, one in {**loaded.params, **loaded.optimizer}.items()
+    }
+    rest = {
+        name: getattr(loaded, name)
+        for name in ("scheduler", "scaler", "guard", "rng", "cursor", "num_tokens")
+    }
+    local = {
+        name: list(one.to_local().shape)
+        for name, one in loaded.params.items()
+        if isinstance(one, DTensor)
+    }
+    return {
+        "tensors": tensors,
+        "local": local,
+        "bias": loaded.buffers["router.bias"].tolist(),
+        **rest,
+    }
 
 
 def refused(work: Any) -> list[Any]:
@@ -101,7 +120,12 @@ def saving(folder: Path, mesh: DeviceMesh) -> dict[str, Any]:
     saver.save(step=60, state=state(60, mesh, is_global=False), provenance=PROVENANCE)
     newest = saver.wait()
     mine = load_verified(folder / "step-000060", state(0, mesh).params)
-    return {"newest": newest.name if newest else "", "rng": rng, "total": float(total), "mine": mine.cursor}
+    return {
+        "newest": newest.name if newest else "",
+        "rng": rng,
+        "total": float(total),
+        "mine": mine.cursor,
+    }
 
 
 def loading(folder: Path, mesh: DeviceMesh) -> dict[str, Any]:
@@ -114,7 +138,10 @@ def loading(folder: Path, mesh: DeviceMesh) -> dict[str, Any]:
 
 
 def rotten(folder: Path, mesh: DeviceMesh) -> dict[str, Any]:
-    """What every rank says of generation 20, whose second rank's file is no longer what it was; then of a full disk."""
+    """What every rank says of generation 20, whose second rank's file is no longer what it was.
+
+    Then of a full disk.
+    """
     like = state(0, mesh).params
     lost = refused(lambda: load_verified(folder / "step-000020", like))
     (folder / "step-000080").write_text("in the way") if dist.get_rank() == 0 else None
@@ -122,7 +149,9 @@ def rotten(folder: Path, mesh: DeviceMesh) -> dict[str, Any]:
     dist.barrier()
     return {
         "lost": lost,
-        "unsaved": refused(lambda: save(folder, step=80, state=state(80, mesh), provenance=PROVENANCE)),
+        "unsaved": refused(
+            lambda: save(folder, step=80, state=state(80, mesh), provenance=PROVENANCE)
+        ),
     }
 
 
@@ -132,7 +161,9 @@ SCENARIOS = {"saving": saving, "loading": loading, "rotten": rotten}
 def work(rank: int, num_ranks: int, folder: str, scenario: str, out: str) -> None:
     """One rank of a scenario; its answer goes to `out`."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=num_ranks)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{out}/store", rank=rank, world_size=num_ranks
+    )
     mesh = init_device_mesh("cpu", (num_ranks,), mesh_dim_names=("dp",))
     torch.manual_seed(rank)
     answer = SCENARIOS[scenario](Path(folder), mesh)
@@ -145,7 +176,10 @@ def start(folder: Path, scenario: str, num_ranks: int, out: Path) -> list[dict[s
     """What each rank of a scenario answered; a fork server imports torch once for all of them."""
     out.mkdir()
     preload = ("torch.distributed.tensor", "torch.distributed.checkpoint")
-    assert run_ranks(work, num_ranks, num_ranks, str(folder), scenario, str(out), preload=preload) == [0] * num_ranks
+    assert (
+        run_ranks(work, num_ranks, num_ranks, str(folder), scenario, str(out), preload=preload)
+        == [0] * num_ranks
+    )
     return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(num_ranks)]
 
 

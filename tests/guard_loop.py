@@ -1,6 +1,7 @@
 """A small whole training loop under the guard (dropout, AdamW, scheduler, loss scale, EMA, cursor), and three ranks.
 
-It is what the guard's tests train: every bit of its state can be compared, saved as bytes, and gone on from.
+It is what the guard's tests train: every bit of its state can be compared, saved as bytes, and gone
+on from.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from spiketriage import digests
 from spiketriage.errors import AgreementError
-from spiketriage.train.agree import Ballot, Vote
-from spiketriage.train.guard import Guard, Policy, exit_with_code
-from spiketriage.train.held import Held
+from spiketriage.train.guarding.agree import Ballot, Vote
+from spiketriage.train.guarding.guard import Guard, Policy, exit_with_code
+from spiketriage.train.guarding.held import Held
 from spiketriage.train.stabilizers import clip, loss_scale
 
 NUM_RANKS = 3
@@ -42,7 +43,9 @@ class Loop:
         self.model = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.2), nn.GELU(), nn.Linear(16, 1))
         self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda at: min(1.0, (at + 1) / 20))
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda at: min(1.0, (at + 1) / 20)
+        )
         self.scale = loss_scale.ScaleState(scale=2.0**10)
         self.cursor = self.step = self.num_tokens = 0
         self.faults, self.policy, self.holds = faults, policy, holds
@@ -64,7 +67,9 @@ class Loop:
         finite = loss_scale.unscale_(self.model.parameters(), self.scale.scale)
         norm = clip.clip_(self.model.parameters(), 1.0).norm
         before = self.bits()
-        held = Held([*self.model.parameters(), *self.ema.parameters(), *self.ema.buffers()], **self._rest())
+        held = Held(
+            [*self.model.parameters(), *self.ema.parameters(), *self.ema.buffers()], **self._rest()
+        )
         if self.holds:
             held.take()
             self._update(finite=finite)
@@ -88,11 +93,18 @@ class Loop:
             self.kept.append(self.bits() == before)
         self.optimizer.zero_grad(set_to_none=True)
         self.num_tokens += int(num_tokens)
-        self.told.append((self.step, decision.action, decision.kind, decision.rank, decision.nonfinite_rank))
+        self.told.append(
+            (self.step, decision.action, decision.kind, decision.rank, decision.nonfinite_rank)
+        )
 
     def bits(self) -> dict[str, Any]:
-        """What a skip must leave alone, as digests of bytes: NaN equals itself, and 0.0 is not -0.0."""
-        moments = {str(n): state for n, state in enumerate(self.optimizer.state_dict()["state"].values())}
+        """What a skip must leave alone, as digests of bytes.
+
+        NaN equals itself, and 0.0 is not -0.0.
+        """
+        moments = {
+            str(n): state for n, state in enumerate(self.optimizer.state_dict()["state"].values())
+        }
         return {
             "model": _bits(self.model.state_dict()),
             "ema": _bits(self.ema.state_dict()),
@@ -109,7 +121,11 @@ class Loop:
 
     def everything(self) -> dict[str, Any]:
         """All state, the guard's included, comparable."""
-        return {**self.bits(), **self.accounts(), "guard": json.dumps(self.guard.state(), allow_nan=False)}
+        return {
+            **self.bits(),
+            **self.accounts(),
+            "guard": json.dumps(self.guard.state(), allow_nan=False),
+        }
 
     def save(self) -> bytes:
         """A generation."""
@@ -130,7 +146,9 @@ class Loop:
         """A new process's loop on a generation."""
         state = torch.load(io.BytesIO(saved), weights_only=False)
         loop = cls(faults, **options)
-        for part, value in zip((loop.model, loop.ema, loop.optimizer, loop.scheduler), state["parts"], strict=True):
+        for part, value in zip(
+            (loop.model, loop.ema, loop.optimizer, loop.scheduler), state["parts"], strict=True
+        ):
             part.load_state_dict(value)
         loop.step, loop.cursor, loop.num_tokens = state["counts"]
         loop.scale = loss_scale.from_json(state["scale"])
@@ -188,11 +206,15 @@ def _bits(state: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-# Three ranks ------------------------------------------------------------------------------------------------------
+# Three ranks
+# ------------------------------------------------------------------------------------------------------
 
 
 def start(folder: Path) -> tuple[list[dict[str, Any]], list[int | None], list[str]]:
-    """Run every case on three ranks: what each rank reports by case, its exit code, and its last words."""
+    """Run every case on three ranks.
+
+    What each rank reports by case, its exit code, and its last words.
+    """
     exit_codes = run_ranks(_rank, NUM_RANKS, str(folder))
     told = [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(NUM_RANKS)]
     words = [(folder / f"rank-{rank}.err").read_text() for rank in range(NUM_RANKS)]
@@ -201,7 +223,9 @@ def start(folder: Path) -> tuple[list[dict[str, Any]], list[int | None], list[st
 
 def _rank(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=NUM_RANKS)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=NUM_RANKS
+    )
     told = {case.__name__: case(rank) for case in CASES}
     torch.save(told, Path(folder) / f"rank-{rank}.pt")
     with (Path(folder) / f"rank-{rank}.err").open("w") as words:
@@ -254,7 +278,12 @@ def rolled(rank: int) -> dict[str, Any]:
     guard = Guard(Policy(nonfinite="rollback"), known_good=newest)
     for step in (1, 2):
         guard.decide(step=step, loss_sum=2.0, num_tokens=1, ids=[f"d{rank}-{step}"])
-    bad = guard.decide(step=3, loss_sum=float("inf") if rank == 1 else 2.0, num_tokens=1, ids=[f"d{rank}-3", "shared"])
+    bad = guard.decide(
+        step=3,
+        loss_sum=float("inf") if rank == 1 else 2.0,
+        num_tokens=1,
+        ids=[f"d{rank}-3", "shared"],
+    )
     return {"told": (bad.action, bad.generation, bad.skip_ids, guard.skip_ids), "asked": asked}
 
 
@@ -305,7 +334,9 @@ def stopped(rank: int) -> None:
     guard = Guard(Policy(max_repeats=3))
     with exit_with_code():
         for step in range(1, 10):
-            guard.decide(step=step, loss_sum=float("nan") if rank == 1 and step % 2 else 2.0, num_tokens=1)
+            guard.decide(
+                step=step, loss_sum=float("nan") if rank == 1 and step % 2 else 2.0, num_tokens=1
+            )
 
 
 CASES = (resumed, one_sees, rolled, failing, parted, late)

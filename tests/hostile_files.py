@@ -11,7 +11,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22e\nsize 12345\n"
+LFS_POINTER = (
+    b"version https://git-lfs.github.com/spec/v1\noid "
+    b"sha256:4d7a214614ab2935c943f9e0ff69d22e\nsize 12345\n"
+)
 PAGE_BYTES = 4096
 MAX_ALONE = 2  # files of a folder that are changed one at a time, beside all of them together
 
@@ -77,12 +80,21 @@ FILE_CHANGES: Mapping[str, Change] = {
     "pipe": _pipe,
     "missing": _missing,
 }
-LOST = ("empty", "lfs-pointer", "folder", "own-link", "pipe", "missing")  # after these nothing of a file is left
+LOST = (
+    "empty",
+    "lfs-pointer",
+    "folder",
+    "own-link",
+    "pipe",
+    "missing",
+)  # after these nothing of a file is left
 
 
 def _odd_name(folder: Path) -> None:
     for name in (b"\xff\xfe.jsonl", b"\xff\xfe.pt", b"__\xff_0.distcp"):
-        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(b'{"step": 1, "loss": 2.0}\n')
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(
+            b'{"step": 1, "loss": 2.0}\n'
+        )
 
 
 def _link_loop(folder: Path) -> None:
@@ -96,7 +108,11 @@ def _pipe_within(folder: Path) -> None:
         os.mkfifo(folder / name)
 
 
-FOLDER_CHANGES: Mapping[str, Change] = {"odd-name": _odd_name, "link-loop": _link_loop, "pipe-within": _pipe_within}
+FOLDER_CHANGES: Mapping[str, Change] = {
+    "odd-name": _odd_name,
+    "link-loop": _link_loop,
+    "pipe-within": _pipe_within,
+}
 
 
 def files_below(path: Path) -> list[Path]:
@@ -105,7 +121,10 @@ def files_below(path: Path) -> list[Path]:
 
 
 def targets(path: Path) -> list[list[Path]]:
-    """Which files to change: one at a time (the first of each suffix and size), and all together."""
+    """Which files to change.
+
+    One at a time (the first of each suffix and size), and all together.
+    """
     files = files_below(path)
     unlike = {(file.suffix, file.stat().st_size): file for file in reversed(files)}
     alone = sorted(unlike.values(), key=lambda file: -file.stat().st_size)[:MAX_ALONE]

@@ -1,9 +1,11 @@
-"""A process that works on an incident and is killed at it; it never uses DuckDB before it has forked.
+"""A process that works on an incident and is killed at it.
 
-Orders come as lines of JSON on stdin, answers go as lines of JSON to stdout. Each order forks one worker, so
-that the imports are paid once: `{"do": "loop", "incident": ..., "after_s": ...}` kills it after a while,
-`{"do": "event", ..., "event": k}` kills it at its k-th file operation,
-`create` does so while it makes an incident, `hold` leaves it inside a session.
+It never uses DuckDB before it has forked.
+
+Orders come as lines of JSON on stdin, answers go as lines of JSON to stdout. Each order forks one
+worker, so that the imports are paid once: `{"do": "loop", "incident": ..., "after_s": ...}` kills
+it after a while, `{"do": "event", ..., "event": k}` kills it at its k-th file operation, `create`
+does so while it makes an incident, `hold` leaves it inside a session.
 """
 
 from __future__ import annotations
@@ -19,20 +21,31 @@ from pathlib import Path
 from typing import Any
 
 from spiketriage.incident.store import Incident, create
-from spiketriage.records import Finding, StepPoint
+from spiketriage.nouns.incident import Finding, StepPoint
 
 ARGV = ("spiketriage", "check")
 AT = datetime(2026, 11, 29, 3, 12, tzinfo=UTC)
 
 
 def one_session(incident: Incident, count: int) -> None:
-    """Two commits whose rows must appear together: a fact, a finding and 50 steps that all say `count`."""
+    """Two commits whose rows must appear together.
+
+    A fact, a finding and 50 steps that all say `count`.
+    """
     with incident.session(ARGV) as session:
         for part in (2 * count, 2 * count + 1):
             session.fact("count", str(part))
             session.findings([Finding(name="count", outcome="agrees", summary="", seen=str(part))])
             session.steps(
-                StepPoint(attempt=0, step=i, loss=float(part), grad_norm=1.0, update_norm=1.0, lr=1.0, alarm="")
+                StepPoint(
+                    attempt=0,
+                    step=i,
+                    loss=float(part),
+                    grad_norm=1.0,
+                    update_norm=1.0,
+                    lr=1.0,
+                    alarm="",
+                )
                 for i in range(50)
             )
             session.commit()

@@ -15,7 +15,10 @@ LIMIT_S = 120
 def run_ranks(
     work: Callable[..., None], num_ranks: int, *given: Any, preload: tuple[str, ...] = ()
 ) -> list[int | None]:
-    """Call `work(rank, *given)` in as many processes; their exit codes, a negative one for what had to be killed."""
+    """Call `work(rank, *given)` in as many processes.
+
+    Their exit codes, a negative one for what had to be killed.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", *preload])
     ranks = [context.Process(target=work, args=(rank, *given)) for rank in range(num_ranks)]

@@ -1,6 +1,9 @@
-"""Ranks of a gloo job that record, for tests: forked from one process, so that torch is imported once.
+"""Ranks of a gloo job that record, for tests.
 
-`python recorder_ranks.py FOLDER layouts` trains one model under several placements; `… hang` never ends.
+Forked from one process, so that torch is imported once.
+
+`python recorder_ranks.py FOLDER layouts` trains one model under several placements; `… hang` never
+ends.
 """
 
 from __future__ import annotations
@@ -18,10 +21,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from spiketriage.train import ddp
-from spiketriage.train.alerts import Alerts, Command
-from spiketriage.train.observer import Observer
-from spiketriage.train.recorder import Recorder
+from spiketriage.train.recording import ddp
+from spiketriage.train.recording.alerts import Alerts, Command
+from spiketriage.train.recording.observer import Observer
+from spiketriage.train.recording.recorder import Recorder
 
 WIDTH = 6
 MAX_NORM = 0.25
@@ -38,7 +41,9 @@ def inputs(rank: int, step: int) -> torch.Tensor:
     return torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(100 * step + rank))
 
 
-def update(observer: Observer, recorder: Recorder, number: int, backward: object, rank: int) -> None:
+def update(
+    observer: Observer, recorder: Recorder, number: int, backward: object, rank: int
+) -> None:
     """One recorded step; `backward` leaves reduced gradients behind."""
     with recorder.step(number) as step:
         observer.begin(step)
@@ -56,7 +61,9 @@ def update(observer: Observer, recorder: Recorder, number: int, backward: object
 def run(folder: Path, name: str, rank: int, model: nn.Module, **options: object) -> None:
     """Two steps of `model` under one placement."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    with Recorder(folder / name, rank=rank, identity=IDENTITY, budget_share=None, patience_s=60) as recorder:
+    with Recorder(
+        folder / name, rank=rank, identity=IDENTITY, budget_share=None, patience_s=60
+    ) as recorder:
         names = [(key.removeprefix("module."), one) for key, one in model.named_parameters()]
         observer = Observer(names, optimizer, recorder=recorder, **options)  # type: ignore[arg-type]
         if isinstance(model, DistributedDataParallel):
@@ -66,7 +73,10 @@ def run(folder: Path, name: str, rank: int, model: nn.Module, **options: object)
 
 
 def plain_tensor_parallel(folder: Path, rank: int) -> None:
-    """Plain tensors that hold a shard, as in Megatron: the first layer's rows and the second's columns, by hand."""
+    """Plain tensors that hold a shard, as in Megatron.
+
+    The first layer's rows and the second's columns, by hand.
+    """
     whole, half = fresh(), slice(rank % 2 * 3, rank % 2 * 3 + 3)
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     group = groups[rank // 2]
@@ -76,7 +86,9 @@ def plain_tensor_parallel(folder: Path, rank: int) -> None:
         "0.bias": nn.Parameter(whole[0].bias.detach().clone()),
     }
     optimizer = torch.optim.AdamW(parts.values(), lr=1e-2)
-    with Recorder(folder / "plain", rank=rank, identity=IDENTITY, budget_share=None, patience_s=60) as recorder:
+    with Recorder(
+        folder / "plain", rank=rank, identity=IDENTITY, budget_share=None, patience_s=60
+    ) as recorder:
         sharded = {"0.weight": (group,), "2.weight": (group,)}
         observer = Observer(parts.items(), optimizer, recorder=recorder, groups=sharded)
 
@@ -88,19 +100,28 @@ def plain_tensor_parallel(folder: Path, rank: int) -> None:
 
 
 def layouts(folder: Path, rank: int) -> None:
-    """Replicated by DDP; FSDP2 over two ranks of two replicas; tensor parallel beside replicated tensors."""
+    """Replicated by DDP; FSDP2 over two ranks of two replicas.
+
+    Tensor parallel beside replicated tensors.
+    """
     run(folder, "ddp", rank, DistributedDataParallel(fresh()))
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "shard"))
     run(folder, "fsdp", rank, fully_shard(fresh(), mesh=mesh))
     plain_tensor_parallel(folder, rank)
     model = fresh()
-    model[0].weight = nn.Parameter(distribute_tensor(model[0].weight.detach(), mesh, [Replicate(), Shard(0)]))
-    model[2].weight = nn.Parameter(distribute_tensor(model[2].weight.detach(), mesh, [Replicate(), Shard(1)]))
+    model[0].weight = nn.Parameter(
+        distribute_tensor(model[0].weight.detach(), mesh, [Replicate(), Shard(0)])
+    )
+    model[2].weight = nn.Parameter(
+        distribute_tensor(model[2].weight.detach(), mesh, [Replicate(), Shard(1)])
+    )
     for one in (model[0].bias, model[2].bias):
         one.grad = one.detach().clone()
     for layer in (model[0], model[2]):
         layer.weight.grad = layer.weight.detach().clone()
-    with Recorder(folder / "tensor", rank=rank, identity=IDENTITY, budget_share=None, patience_s=60) as recorder:
+    with Recorder(
+        folder / "tensor", rank=rank, identity=IDENTITY, budget_share=None, patience_s=60
+    ) as recorder:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
         observer = Observer(model.named_parameters(), optimizer, recorder=recorder)
         with recorder.step(1) as step:
@@ -111,15 +132,23 @@ def layouts(folder: Path, rank: int) -> None:
 
 
 def hang(folder: Path, rank: int) -> None:
-    """Rank 1 never joins the all-reduce; the telemetry of rank 0 goes into a pipe that nobody reads."""
+    """Rank 1 never joins the all-reduce.
+
+    The telemetry of rank 0 goes into a pipe that nobody reads.
+    """
     if rank:
         os.read(0, 1)  # until the test is over
         return
     pipe = folder / "stalled.seg"
     os.mkfifo(pipe)
     os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    alerts = Alerts([Command(["sh", "-c", f"cat >> {folder}/alerts; echo >> {folder}/alerts"])], look_every_s=0.05)
-    recorder = Recorder(folder, rank=rank, identity=IDENTITY, path=pipe, patience_s=0.01, budget_share=None)
+    alerts = Alerts(
+        [Command(["sh", "-c", f"cat >> {folder}/alerts; echo >> {folder}/alerts"])],
+        look_every_s=0.05,
+    )
+    recorder = Recorder(
+        folder, rank=rank, identity=IDENTITY, path=pipe, patience_s=0.01, budget_share=None
+    )
     alerts.watch(recorder, stall_after_s=0.1, run="hung", next_command="spiketriage status")
     for number in range(1, 60):
         with recorder.step(number) as step:
@@ -136,7 +165,9 @@ def main() -> None:
     world_size = {"layouts": 4, "hang": 2}[what]
     for rank in range(world_size):
         if not os.fork():
-            dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
+            dist.init_process_group(
+                "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size
+            )
             {"layouts": layouts, "hang": hang}[what](folder, rank)
             sys.stdout.flush()
             os._exit(0)

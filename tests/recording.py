@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spiketriage.records import Identity
+from spiketriage.nouns.telemetry import Identity
 
 ROOT = Path(__file__).parents[1]
 IDENTITY = Identity(

@@ -15,7 +15,7 @@ from spiketriage.practice.rehearsal import trainer
 from spiketriage.practice.rehearsal.trainer.config import read_config
 from spiketriage.practice.rehearsal.trainer.trainer import Trainer
 from spiketriage.train.harness import Context
-from spiketriage.train.recorder import Recorder
+from spiketriage.train.recording.recorder import Recorder
 
 CODE = Path(trainer.__file__).parent
 NUM_RANKS = 2
@@ -35,9 +35,13 @@ def train_on_two(run: Path, num_steps: int) -> None:
 def _rank(rank: int, folder: str, num_steps: int) -> None:
     torch.set_num_threads(1)
     run = Path(folder)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=NUM_RANKS)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=NUM_RANKS
+    )
     one = ready(run, rank, NUM_RANKS)
-    with Recorder(run / "telemetry", rank=rank, identity=one.environment(), budget_share=None) as recorder:
+    with Recorder(
+        run / "telemetry", rank=rank, identity=one.environment(), budget_share=None
+    ) as recorder:
         for step in range(1, num_steps + 1):
             one.step(step, recorder)
     one.save(run / "checkpoints")

@@ -1,4 +1,6 @@
-"""One rehearsed run as a test uses it: its folder, what was planted, and what its processes said about themselves.
+"""One rehearsed run as a test uses it.
+
+Its folder, what was planted, and what its processes said about themselves.
 
 The run is made by the real command in a process of its own; while it goes on, `/proc` is watched.
 """
@@ -41,7 +43,18 @@ class Rehearsed:
 
 def rehearse(fault: str, seed: int, out: Path) -> Rehearsed:
     """Make the run and watch every process that the command starts."""
-    command = [sys.executable, "-c", PROGRAM, "rehearse", "--fault", fault, "--seed", str(seed), "--out", str(out)]
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        "rehearse",
+        "--fault",
+        fault,
+        "--seed",
+        str(seed),
+        "--out",
+        str(out),
+    ]
     told: set[Told] = set()
     log = out.with_name("rehearse.log")
     with (
@@ -60,14 +73,20 @@ def rehearse(fault: str, seed: int, out: Path) -> Rehearsed:
 
 
 def planted(fault: str, seed: int) -> staging.Staging:
-    """The stage of a rehearsal, worked out again from fault and seed; nothing of it lies in the run."""
+    """The stage of a rehearsal, worked out again from fault and seed.
+
+    Nothing of it lies in the run.
+    """
     stage = staging.prepare(seed)
     load_fault(fault).plant(stage)
     return stage
 
 
 def clean_environment() -> dict[str, str]:
-    """What a command is started with: pytest's own variable would tell the test's name to every process."""
+    """What a command is started with.
+
+    Pytest's own variable would tell the test's name to every process.
+    """
     return {key: value for key, value in environment().items() if not key.startswith("PYTEST_")}
 
 
@@ -75,7 +94,11 @@ def start(*words: str, log: Path) -> subprocess.Popen[bytes]:
     """Start `spiketriage` and do not wait for it; what it says goes to `log`."""
     with log.open("ab") as stream:
         return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *words], env=clean_environment(), cwd=ROOT, stdout=stream, stderr=stream
+            [sys.executable, "-c", PROGRAM, *words],
+            env=clean_environment(),
+            cwd=ROOT,
+            stdout=stream,
+            stderr=stream,
         )
 
 
@@ -118,7 +141,9 @@ def gone(pids: set[int], *, within_s: float) -> bool:
 def _parent(pid: int) -> int | None:
     """Parent of a process; None when it is dead, a zombie, or not ours to see."""
     try:
-        state, parent, *_ = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        state, parent, *_ = (
+            Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        )
     except (OSError, ValueError):
         return None
     return None if state in "ZX" else int(parent)

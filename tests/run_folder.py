@@ -1,7 +1,8 @@
 """A tiny run folder that is valid in every byte, written through `wire/`, with damage planted on request.
 
 It never trains anything: numbers are made up, but digests, manifests, index and telemetry agree.
-The generation of step S holds the state after step S; attempt 0 ends at step 90, attempt 1 restarts from 80.
+The generation of step S holds the state after step S; attempt 0 ends at step 90, attempt 1 restarts
+from 80.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ import numpy as np
 import torch
 
 from spiketriage import digests
-from spiketriage.records import Document, FileEntry, Link, Manifest
-from spiketriage.train import generation_tensors
+from spiketriage.nouns.checkpoint import Manifest
+from spiketriage.nouns.data import Document
+from spiketriage.nouns.file import FileEntry
+from spiketriage.nouns.telemetry import Link
+from spiketriage.train.generations import tensors as generation_tensors
 from spiketriage.wire import data_index, generation, telemetry
 
 NUM_RANKS = 2
@@ -56,7 +60,9 @@ class Plants:
     spike_at: int | None = None  # loss + 4, gradient norm x 20
     nan_at: int | None = None  # loss and gradient norm are NaN at this step
     missing_complete: str | None = None  # name of a generation
-    flipped_byte: str | None = None  # `step-000080/tensors/__0_0.distcp`: the third byte from the end
+    flipped_byte: str | None = (
+        None  # `step-000080/tensors/__0_0.distcp`: the third byte from the end
+    )
     nan_tensor: str | None = None  # name of a generation; digests agree, the tensor does not
     disagreeing: str | None = None  # name of a generation whose rank 1 holds other parameters
     rotten_document: str | None = None  # id of a document (`doc-0` … `doc-7`)
@@ -86,7 +92,8 @@ def write_run(folder: Path, **plants: Any) -> Path:
 def parameters(step: int) -> dict[str, np.ndarray]:
     """The parameters after `step`, equal on every rank."""
     return {
-        name: np.linspace(-1, 1, math.prod(shape), dtype=np.float32).reshape(shape) * np.float32(1 + step / 1000)
+        name: np.linspace(-1, 1, math.prod(shape), dtype=np.float32).reshape(shape)
+        * np.float32(1 + step / 1000)
         for name, shape in TENSORS.items()
     }
 
@@ -157,7 +164,10 @@ def _stored(name: str, step: int, has_nan: bool) -> Mapping[str, bytes]:
     """The files of the tensors of a generation, as torch writes them, by path in it."""
     plan = Plants(nan_tensor=name if has_nan else None)
     arrays = {"params": _rank_parameters(step, 0, plan), "optimizer": moments(step), "buffers": {}}
-    groups = {group: {key: torch.from_numpy(value) for key, value in held.items()} for group, held in arrays.items()}
+    groups = {
+        group: {key: torch.from_numpy(value) for key, value in held.items()}
+        for group, held in arrays.items()
+    }
     with tempfile.TemporaryDirectory() as folder:
         generation_tensors.write(Path(folder), groups)
         paths = [path for path in Path(folder).rglob("*") if path.is_file()]
@@ -182,7 +192,10 @@ def _write_generation(folder: Path, step: int, plan: Plants) -> None:
         }
         rest |= {"scaler": {}, "guard": {}, "is_cursor_global": False}
         (target / generation.rank_file(rank)).write_text(json.dumps(rest))
-        tensors[f"rank-{rank}"] = {"params": tensor_digests(params), "optimizer": tensor_digests(state)}
+        tensors[f"rank-{rank}"] = {
+            "params": tensor_digests(params),
+            "optimizer": tensor_digests(state),
+        }
         fields[f"rank-{rank}"] = state_fields(step, rank) | {
             "params": digests.of_mapping(tensors[f"rank-{rank}"]["params"])
         }
@@ -256,7 +269,9 @@ def _link_digest(link: Link, step: int, rank: int) -> bytes:
         held = parameters(step - 1 if link.stage == "params_before" else step)[link.key]
         return digests.raw_of_bytes(held.tobytes())
     everywhere = link.stage in ("reduced_gradient", "clip_lr", "optimizer")
-    return digests.raw_of_bytes(f"{link.stage} {link.key} {step} {-1 if everywhere else rank}".encode())
+    return digests.raw_of_bytes(
+        f"{link.stage} {link.key} {step} {-1 if everywhere else rank}".encode()
+    )
 
 
 def _metrics(step: int, attempt: int, plan: Plants) -> dict[str, float]:
@@ -290,7 +305,9 @@ def _metrics(step: int, attempt: int, plan: Plants) -> dict[str, float]:
     }
 
 
-def step_record(step: int, rank: int, attempt: int, documents: dict[str, Document], plan: Plants) -> dict[str, Any]:
+def step_record(
+    step: int, rank: int, attempt: int, documents: dict[str, Document], plan: Plants
+) -> dict[str, Any]:
     """The JSON record of one step."""
     ids = [f"doc-{(step * 3 + rank * 4 + i) % 8}" for i in range(2)]
     content = {name: documents[name].digest for name in ids}
@@ -343,18 +360,24 @@ def header_frame(rank: int, attempt: int, folder: Path | None = None, **changes:
 
 def layout_frame() -> bytes:
     return telemetry.encode_frame(
-        telemetry.LAYOUT, telemetry.encode_json({"id": 0, "links": [list(link) for link in links()]})
+        telemetry.LAYOUT,
+        telemetry.encode_json({"id": 0, "links": [list(link) for link in links()]}),
     )
 
 
-def step_frame(step: int, rank: int, attempt: int, documents: dict[str, Document], plan: Plants) -> bytes:
+def step_frame(
+    step: int, rank: int, attempt: int, documents: dict[str, Document], plan: Plants
+) -> bytes:
     raw = b"".join(_link_digest(link, step, rank) for link in links())
     record = step_record(step, rank, attempt, documents, plan)
     return telemetry.encode_frame(telemetry.STEP, telemetry.encode_step(record, 0, raw))
 
 
 def load_frame(step: int, rank: int) -> bytes:
-    tensors = {"params": tensor_digests(parameters(step)), "optimizer": tensor_digests(moments(step))}
+    tensors = {
+        "params": tensor_digests(parameters(step)),
+        "optimizer": tensor_digests(moments(step)),
+    }
     record = {
         "step": step,
         "generation": generation.generation_name(step),
@@ -382,9 +405,15 @@ def segment_bytes(
 
 
 def _write_telemetry(folder: Path, rank: int, documents: dict[str, Document], plan: Plants) -> None:
-    first = replace(plan, spike_at=None, nan_at=None)  # what happened in the abandoned tail is not production
+    first = replace(
+        plan, spike_at=None, nan_at=None
+    )  # what happened in the abandoned tail is not production
     for attempt, steps, used in (
-        (0, range(1, FIRST_ATTEMPT_ENDS + 1), plan if (plan.spike_at or plan.nan_at or 999) <= 80 else first),
+        (
+            0,
+            range(1, FIRST_ATTEMPT_ENDS + 1),
+            plan if (plan.spike_at or plan.nan_at or 999) <= 80 else first,
+        ),
         (1, range(RESTART_FROM + 1, NUM_STEPS + 1), plan),
     ):
         data = segment_bytes(rank, attempt, steps, documents, used, folder)

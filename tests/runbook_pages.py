@@ -1,7 +1,10 @@
-"""Runs what a runbook page shows and compares: every `console` block is executed, every line expected.
+"""Runs what a runbook page shows and compares.
 
-In a block, `$ ` begins a command and the lines below it are its stdout. `[..]` stands for anything within a
-line, a line `[...]` for any number of lines, and a last line `[exit N]` for the exit code when it is not 0.
+Every `console` block is executed, every line expected.
+
+In a block, `$ ` begins a command and the lines below it are its stdout. `[..]` stands for anything
+within a line, a line `[...]` for any number of lines, and a last line `[exit N]` for the exit code
+when it is not 0.
 """
 
 from __future__ import annotations
@@ -34,7 +37,10 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a command really printed; `talk` is its stderr, kept for the message of a failed test."""
+    """What a command really printed.
+
+    `talk` is its stderr, kept for the message of a failed test.
+    """
 
     lines: tuple[str, ...]
     exit_code: int
@@ -49,7 +55,9 @@ def examples(page: str) -> list[Example]:
 def execute(example: Example, folder: Path, env: Mapping[str, str]) -> Outcome:
     """Run the command in a shell of its own."""
     command = ["bash", "-c", example.command]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, timeout=600, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, timeout=600, check=False
+    )
     shown = done.stdout.decode(errors="replace")
     talk = done.stderr.decode(errors="replace")
     return Outcome(lines=tuple(shown.splitlines()), exit_code=done.returncode, talk=talk)
@@ -63,7 +71,10 @@ def matches(example: Example, outcome: Outcome) -> bool:
 
 
 def leads_to(said: str, typed: str) -> bool:
-    """Whether the command that a page says comes next is the one typed; `[..]` in it stands for anything."""
+    """Whether the command that a page says comes next is the one typed.
+
+    `[..]` in it stands for anything.
+    """
     return re.fullmatch(_pattern(said), f"{typed}\n") is not None
 
 
@@ -100,12 +111,17 @@ def _block_text(text: str, outcomes: Iterator[Outcome]) -> str:
 
 def _example_text(example: Example, outcome: Outcome) -> str:
     lines = example.expected if matches(example, outcome) else _kept(example, outcome)
-    return "".join(f"{line}\n" for line in [f"$ {example.command}", *_shown(lines, outcome.exit_code)])
+    return "".join(
+        f"{line}\n" for line in [f"$ {example.command}", *_shown(lines, outcome.exit_code)]
+    )
 
 
 def _kept(example: Example, outcome: Outcome) -> list[str]:
     elided = [line for line in example.expected if ANY_TEXT in line]
-    return [next((old for old in elided if re.fullmatch(_pattern(old), f"{line}\n")), line) for line in outcome.lines]
+    return [
+        next((old for old in elided if re.fullmatch(_pattern(old), f"{line}\n")), line)
+        for line in outcome.lines
+    ]
 
 
 def _shown(lines: Iterable[str], exit_code: int) -> list[str]:

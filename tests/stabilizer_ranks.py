@@ -1,6 +1,7 @@
 """Four gloo ranks that use the stabilizers on replicated, FSDP2, HSDP and tensor-parallel models, all in one start.
 
-A fork server imports torch once for all ranks; each leaves what it saw in `rank-N.pt`, which tests hold against fp64.
+A fork server imports torch once for all ranks; each leaves what it saw in `rank-N.pt`, which tests
+hold against fp64.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def rows(dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def model() -> nn.Sequential:
-    """The same small model in every process; its widths divide by 2 but not by 4, so that FSDP2 shards are uneven."""
+    """The same small model in every process.
+
+    Its widths divide by 2 but not by 4, so that FSDP2 shards are uneven.
+    """
     generator = torch.Generator().manual_seed(2)
     built = nn.Sequential(nn.Linear(WIDTH, 14), nn.GELU(), nn.Linear(14, 6))
     with torch.no_grad():
@@ -63,7 +67,10 @@ def objective(built: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def tokens() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Tokens and valid flags (4, 16), hidden (4, 16, 8) and head (23, 8): rows differ much in padding."""
+    """Tokens and valid flags (4, 16), hidden (4, 16, 8) and head (23, 8).
+
+    Rows differ much in padding.
+    """
     generator = torch.Generator().manual_seed(3)
     tokens_BL = torch.randint(0, VOCABULARY, (NUM_ROWS, LENGTH), generator=generator)
     valid_BL = torch.arange(LENGTH)[None, :] < torch.tensor([16, 9, 3, 14])[:, None]
@@ -83,11 +90,17 @@ def _rank(rank: int, folder: str) -> None:
 def _clipped(built: nn.Module, *, sharded: bool = True) -> dict[str, Any]:
     """Clip, and report this rank's norm by three rules and the whole gradients afterwards."""
     parameters = list(built.parameters())
-    of_torch = torch.nn.utils.get_total_norm([p.grad for p in parameters if isinstance(p.grad, DTensor) == sharded])
+    of_torch = torch.nn.utils.get_total_norm(
+        [p.grad for p in parameters if isinstance(p.grad, DTensor) == sharded]
+    )
     of_torch = of_torch.full_tensor() if isinstance(of_torch, DTensor) else of_torch
     local = clip.local_norm(parameters)
     done = clip.clip_(parameters, MAX_NORM)
-    after = [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in parameters if p.grad is not None]
+    after = [
+        p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
+        for p in parameters
+        if p.grad is not None
+    ]
     return {
         "norm": done.norm,
         "coefficient": done.coefficient,
@@ -146,12 +159,18 @@ def nonfinite(rank: int) -> dict[str, Any]:
         next(built.parameters()).grad.to_local()[0, 0] = float("inf")
     before = [p.grad.to_local().clone() for p in built.parameters()]
     done = clip.clip_(built.parameters(), MAX_NORM)
-    same = all(torch.equal(p.grad.to_local(), was) for p, was in zip(built.parameters(), before, strict=True))
+    same = all(
+        torch.equal(p.grad.to_local(), was)
+        for p, was in zip(built.parameters(), before, strict=True)
+    )
     return {"norm": done.norm, "coefficient": done.coefficient, "finite": done.finite, "same": same}
 
 
 def desynchronised(rank: int) -> dict[str, Any]:
-    """Replicas whose gradients differ on rank 1 (a skipped all-reduce): the norms of the ranks tell."""
+    """Replicas whose gradients differ on rank 1 (a skipped all-reduce).
+
+    The norms of the ranks tell.
+    """
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.tensor([3.0, 4.0]) * (2.0 if rank == 1 else 1.0)
     return {"norms": clip.norms_of_ranks(clip.global_norm([parameter]))}
@@ -166,7 +185,10 @@ def stages(rank: int) -> dict[str, Any]:
 
 
 def language_model(rank: int) -> dict[str, Any]:
-    """Two data ranks of two context ranks: rows split over the first, positions over the second, labels before both."""
+    """Two data ranks of two context ranks.
+
+    Rows split over the first, positions over the second, labels before both.
+    """
     data, context = divmod(rank, 2)
     tokens_BL, valid_BL, hidden_BLD, head_VD = tokens()
     mine = (slice(2 * data, 2 * data + 2), slice(8 * context, 8 * context + 8))
@@ -192,7 +214,10 @@ def language_model(rank: int) -> dict[str, Any]:
 
 
 def overflow(rank: int) -> dict[str, Any]:
-    """An overflow on rank 1 alone; parameters, moments and the scale's state behind a skipped step."""
+    """An overflow on rank 1 alone.
+
+    Parameters, moments and the scale's state behind a skipped step.
+    """
     built = model()
     optimizer = torch.optim.AdamW(built.parameters(), lr=0.1)
     state, rule = loss_scale.ScaleState(scale=2.0**10), loss_scale.ScaleRule(interval=2)
@@ -223,7 +248,12 @@ def balance(rank: int) -> dict[str, Any]:
     bias.update(torch.tensor([5, 1, 1, 1]) if rank == 3 else torch.tensor([1, 1, 1, 1]))
     shared = fp8.DelayedScale(fp8.E4M3, history_len=2, group=dist.group.WORLD)
     shared.quantise(torch.full((3,), float(rank + 1)))
-    return {"balanced": balanced, "bias": bias.bias_E, "updates": bias.num_updates, "scale": shared.scale}
+    return {
+        "balanced": balanced,
+        "bias": bias.bias_E,
+        "updates": bias.num_updates,
+        "scale": shared.scale,
+    }
 
 
 def _equal(one: Any, other: Any) -> bool:

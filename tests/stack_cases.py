@@ -23,8 +23,20 @@ HERE = Path(__file__).parent / "real_stacks"
 BAD_STEP = 5
 NEEDS = {"hf_trainer": "transformers", "accelerate": "accelerate", "lightning": "lightning"}
 UNDER_TORCHRUN = ("fsdp2", "torchtitan_like")
-_TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--role=rank", "--tee=3")
-_ENV = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
+_TORCHRUN = (
+    "-m",
+    "torch.distributed.run",
+    "--standalone",
+    "--nproc-per-node=2",
+    "--role=rank",
+    "--tee=3",
+)
+_ENV = {
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "PYTHONWARNINGS": "ignore",
+}
 Done = subprocess.CompletedProcess[str]
 Damage = Callable[[Path], None]
 
@@ -44,7 +56,10 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What the commands said; `again` is a second `hash`, where something changed after the freeze."""
+    """What the commands said.
+
+    `again` is a second `hash`, where something changed after the freeze.
+    """
 
     run: Path
     freeze: Done
@@ -70,7 +85,9 @@ def on(stack: str, damage: Damage = nothing, *, then: Damage | None = None) -> C
     def mark(function: Any) -> Any:
         function.case = Case(stack=stack, damage=damage, then=then)
         need = NEEDS.get(stack, "torch")
-        return pytest.mark.skipif(importlib.util.find_spec(need) is None, reason=f"{need} is not installed")(function)
+        return pytest.mark.skipif(
+            importlib.util.find_spec(need) is None, reason=f"{need} is not installed"
+        )(function)
 
     return mark
 
@@ -139,7 +156,12 @@ def _make(stack: str, run: Path) -> None:
     script = HERE / f"{stack}_run.py"
     words = [sys.executable, *launcher, str(script), str(draft), "--bad-step", str(BAD_STEP)]
     done = subprocess.run(
-        words, env={**environment(), **_ENV}, capture_output=True, text=True, timeout=120, check=False
+        words,
+        env={**environment(), **_ENV},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     if stack == "torchtitan_like":

@@ -1,6 +1,7 @@
 """Damage to the checkpoints of other people's trainers, placed with the real libraries or by the format's description.
 
-None of it goes through a reader of the project: what the tests expect is found by an independent route.
+None of it goes through a reader of the project: what the tests expect is found by an independent
+route.
 """
 
 from __future__ import annotations
@@ -15,13 +16,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123456\n"
+LFS_POINTER = (
+    b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123456\n"
+)
 CENTRAL = b"PK\x01\x02"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Bytes of a tensor in a file; `archive` is where the zip around them starts, None where there is none."""
+    """Bytes of a tensor in a file.
+
+    `archive` is where the zip around them starts, None where there is none.
+    """
 
     path: Path
     start: int
@@ -75,7 +81,12 @@ def in_dcp(folder: Path, name: str, chunk: int = 0) -> Place:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         record = next(one for one in archive.infolist() if one.filename.endswith("/data/0"))
     start = info.offset + _data_of(data, record)
-    return Place(path=path, start=start, end=start + record.file_size, archive=(info.offset, info.offset + info.length))
+    return Place(
+        path=path,
+        start=start,
+        end=start + record.file_size,
+        archive=(info.offset, info.offset + info.length),
+    )
 
 
 def truncate(path: Path) -> None:

@@ -14,25 +14,21 @@ from typing import Any
 
 from spiketriage import digests
 from spiketriage.diagnosis.view import View
-from spiketriage.readers.telemetry.lineage import Telemetry
-from spiketriage.records import (
-    Anchors,
-    DataIndex,
-    Document,
-    Finding,
-    GenerationFacts,
-    Identity,
-    Link,
-    LoadRecord,
-    Manifest,
-    RunSettings,
-    Segment,
-    StepRecord,
-)
+from spiketriage.nouns.checkpoint import GenerationFacts, Manifest
+from spiketriage.nouns.data import DataIndex, Document
+from spiketriage.nouns.incident import Anchors, Finding, RunSettings
+from spiketriage.nouns.telemetry import Identity, Link, LoadRecord, Segment, StepRecord
+from spiketriage.readers.telemetry.run.lineage import Telemetry
 
 TENSORS = ("embed.weight", "blocks.0.attention.weight", "head.weight")
 HPARAMS = {"betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0}
-SCHEDULE = {"kind": "warmup-cosine", "peak": 3e-3, "floor": 3e-4, "warmup_steps": 10, "total_steps": 200}
+SCHEDULE = {
+    "kind": "warmup-cosine",
+    "peak": 3e-3,
+    "floor": 3e-4,
+    "warmup_steps": 10,
+    "total_steps": 200,
+}
 FIRST_ENDS, RESTART = 45, 40
 DOCUMENTS_PER_STEP = 4
 FIELDS = ("params", "optimizer", "buffers", "scheduler", "scaler", "guard", "rng", "cursor")
@@ -56,7 +52,10 @@ class SyntheticRun:
         self.identities = {(a, r): _identity(a, num_ranks) for a in (0, 1) for r in self.ranks}
         self.steps = {
             (attempt, rank, step): self._record(attempt, rank, step)
-            for attempt, steps in ((0, range(1, FIRST_ENDS + 1)), (1, range(RESTART + 1, num_steps + 1)))
+            for attempt, steps in (
+                (0, range(1, FIRST_ENDS + 1)),
+                (1, range(RESTART + 1, num_steps + 1)),
+            )
             for step in steps
             for rank in self.ranks
         }
@@ -72,7 +71,9 @@ class SyntheticRun:
         self.steps[self.attempt(step), rank, step] = replace(self.record(rank, step), **changes)
 
     def digest(self, rank: int, step: int, stage: str, key: str, value: bytes) -> None:
-        self.change(rank, step, digests={**self.record(rank, step).digests, Link(stage, key): value})
+        self.change(
+            rank, step, digests={**self.record(rank, step).digests, Link(stage, key): value}
+        )
 
     def metric(self, rank: int, step: int, **values: float) -> None:
         metrics = {name.replace("__", "/"): value for name, value in values.items()}
@@ -89,7 +90,14 @@ class SyntheticRun:
         self.change(rank, step, ids=list(names), content=content)
 
     def view(self, *, suspect: int | None = None, index: bool = True) -> View:
-        anchors = Anchors(onset=suspect, suspect=suspect, reason="test", known_good=None, older_good=None, refused={})
+        anchors = Anchors(
+            onset=suspect,
+            suspect=suspect,
+            reason="test",
+            known_good=None,
+            older_good=None,
+            refused={},
+        )
         return View(
             telemetry=Telemetry(segments=tuple(self._segments()), problems=()),
             generations=tuple(_facts(manifest) for manifest in self.manifests.values()),
@@ -100,7 +108,12 @@ class SyntheticRun:
         )
 
     def _index(self) -> DataIndex:
-        return DataIndex(path=self.index_path, digest=self.index_digest, shards=(), documents=dict(self.documents))
+        return DataIndex(
+            path=self.index_path,
+            digest=self.index_digest,
+            shards=(),
+            documents=dict(self.documents),
+        )
 
     def _segments(self) -> Iterable[Segment]:
         for (attempt, rank), identity in self.identities.items():
@@ -112,8 +125,12 @@ class SyntheticRun:
                 rank=rank,
                 started_at="2026-11-29T00:00:00Z",
                 identity=identity,
-                loads=tuple(load for load in self.loads if (load.attempt, load.rank) == (attempt, rank)),
-                steps=tuple(item for (a, r, _), item in self.steps.items() if (a, r) == (attempt, rank)),
+                loads=tuple(
+                    load for load in self.loads if (load.attempt, load.rank) == (attempt, rank)
+                ),
+                steps=tuple(
+                    item for (a, r, _), item in self.steps.items() if (a, r) == (attempt, rank)
+                ),
                 torn_bytes=0,
                 problem="",
             )
@@ -142,7 +159,10 @@ def only(findings: tuple[Finding, ...], name: str) -> Finding:
 
 
 def learning_rate(step: int) -> float:
-    """The schedule worked out apart from the product: linear to 3e-3 over 10 steps, cosine to 3e-4 at 200."""
+    """The schedule worked out apart from the product.
+
+    Linear to 3e-3 over 10 steps, cosine to 3e-4 at 200.
+    """
     if step <= 10:
         return 3e-4 * step
     return 1.65e-3 + 1.35e-3 * math.cos(math.pi * (step - 10) / 190)
@@ -150,7 +170,13 @@ def learning_rate(step: int) -> float:
 
 def _digests(rank: int, step: int) -> dict[Link, bytes]:
     found = {Link("ids", "all"): raw("ids", rank, step)}
-    for stage in ("params_before", "local_gradient", "reduced_gradient", "optimizer", "params_after"):
+    for stage in (
+        "params_before",
+        "local_gradient",
+        "reduced_gradient",
+        "optimizer",
+        "params_after",
+    ):
         for key in TENSORS:
             if stage in ("params_before", "params_after"):
                 value = raw("params", key, step - 1 if stage == "params_before" else step)

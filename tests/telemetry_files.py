@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from spiketriage.facts import LogFacts, Series
+from spiketriage.nouns.telemetry import LogFacts, Series
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "telemetry"
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
 NUM_STEPS = 20
-LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4" * 64 + b"\nsize 12345\n"
+LFS_POINTER = (
+    b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4" * 64 + b"\nsize 12345\n"
+)
 
 
 def loss(step: int) -> float:

@@ -1,4 +1,6 @@
-"""What every member of every tuple owes: a new check, experiment, cause, fault or collector is tested by being listed.
+"""What every member of every tuple owes.
+
+A new check, experiment, cause, fault or collector is tested by being listed.
 
 It never lists a member by name.
 """
@@ -28,10 +30,10 @@ from spiketriage.diagnosis.experiment import Arm, lint
 from spiketriage.diagnosis.experiments import EXPERIMENTS
 from spiketriage.diagnosis.plan import REPLAY
 from spiketriage.errors import RefusedError
+from spiketriage.evidence import shard_digests
+from spiketriage.evidence.collectors import COLLECTORS
 from spiketriage.practice.rehearsal.faults import FAULTS
-from spiketriage.runbook import hash_data
 from spiketriage.runbook.check import check_all
-from spiketriage.runbook.collectors import COLLECTORS
 from spiketriage.wire.chain import STAGES
 from spiketriage.wire.trial import Factors, Trial
 
@@ -44,7 +46,10 @@ TUPLES: dict[str, tuple[str, ...]] = {
     "FAULTS": tuple(member.NAME for member in FAULTS),
     "COLLECTORS": tuple(member.name for member in COLLECTORS),
 }
-FIELDS = (continuity.ONE_TENSOR, continuity.SEVERAL_TENSORS)  # places that a check tells apart beside the stages
+FIELDS = (
+    continuity.ONE_TENSOR,
+    continuity.SEVERAL_TENSORS,
+)  # places that a check tells apart beside the stages
 FOLDERS = {
     PACKAGE / "diagnosis" / "checks": CHECKS,
     PACKAGE / "diagnosis" / "experiments": EXPERIMENTS,
@@ -71,22 +76,31 @@ def emitted() -> set[str]:
         *given,
         REPLAY,
         *(name for name in NEUTRAL if name in replaying | experiments()),
-        hash_data.IDENTITY,
-        hash_data.SHARDS,
+        shard_digests.IDENTITY,
+        shard_digests.SHARDS,
         *TUPLES["EXPERIMENTS"],
     }
 
 
 def experiments() -> set[str]:
-    """Every text in the files of the experiments: a replay's second finding is named in one of them."""
+    """Every text in the files of the experiments.
+
+    A replay's second finding is named in one of them.
+    """
     folder = PACKAGE / "diagnosis"
-    return set().union(*map(constants, [*folder.glob("experiments/*.py"), folder / "experiment.py"]))
+    return set().union(
+        *map(constants, [*folder.glob("experiments/*.py"), folder / "experiment.py"])
+    )
 
 
 def constants(path: Path) -> set[str]:
     """Every string constant of a source file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
 
 
 def as_module(member: object) -> ModuleType:
@@ -115,7 +129,9 @@ def test_each_cause_file_is_a_member_and_lies_in_the_folder_of_its_class() -> No
 
 
 @pytest.mark.parametrize(
-    "member", [*CHECKS, *EXPERIMENTS, *FAULTS], ids=lambda member: f"{as_module(member).__name__.split('.')[-1]}"
+    "member",
+    [*CHECKS, *EXPERIMENTS, *FAULTS],
+    ids=lambda member: f"{as_module(member).__name__.split('.')[-1]}",
 )
 def test_each_member_says_what_it_is_and_what_it_never_does(member: object) -> None:
     text = inspect.getdoc(as_module(member))
@@ -164,20 +180,38 @@ def test_each_fault_names_the_cause_that_it_must_be_traced_to(fault: Any) -> Non
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.NAME)
 def test_each_experiment_is_refused_with_a_second_factor_and_with_none(experiment: Any) -> None:
-    values = {"state": "step-000040@41", "batch": "step 7", **dict.fromkeys(("code", "loader"), "reference")}
+    values = {
+        "state": "step-000040@41",
+        "batch": "step 7",
+        **dict.fromkeys(("code", "loader"), "reference"),
+    }
     assert experiment.FACTOR in Factors.__dataclass_fields__
     assert experiment.ABOUT
     control = Trial(
-        kind="replay", purpose="", factors=Factors(state="step-000080@80"), first_step=81, last_step=82, run_key="k"
+        kind="replay",
+        purpose="",
+        factors=Factors(state="step-000080@80"),
+        first_step=81,
+        last_step=82,
+        run_key="k",
     )
 
     def varied(*factors: str) -> tuple[Arm, ...]:
         changed = {name: values.get(name, "other") for name in factors}
-        return (Arm(control=control, variant=replace(control, factors=replace(control.factors, **changed))),)
+        return (
+            Arm(
+                control=control,
+                variant=replace(control, factors=replace(control.factors, **changed)),
+            ),
+        )
 
     lint(experiment, varied(experiment.FACTOR))
     second = next(name for name in Factors.__dataclass_fields__ if name != experiment.FACTOR)
-    for plan, told in ((varied(experiment.FACTOR, second), second), (varied(second), second), (varied(), "nothing")):
+    for plan, told in (
+        (varied(experiment.FACTOR, second), second),
+        (varied(second), second),
+        (varied(), "nothing"),
+    ):
         with pytest.raises(RefusedError, match=f"{experiment.FACTOR}.*{told}") as caught:
             lint(experiment, plan)
         assert caught.value.exit_code == 3

@@ -1,4 +1,6 @@
-"""README and pages against the program: every command is told of, every command line told of exists, examples work.
+"""README and pages against the program.
+
+Every command is told of, every command line told of exists, examples work.
 
 It starts no training process.
 """
@@ -23,7 +25,9 @@ from spiketriage.runbook.status import ORDER
 from spiketriage.train.harness import Harness
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "runbooks").glob("*.md"))}
+PAGES = {
+    path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "runbooks").glob("*.md"))
+}
 TEXTS = {"README": README, **PAGES}
 HEADINGS = [
     "When",
@@ -44,7 +48,11 @@ def _ours(text: str) -> list[str]:
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     lines = [*TYPED.findall(text), *(" ".join(found.split()) for found in INLINE.findall(prose))]
     parts = [part.strip().partition(" 2>")[0] for line in lines for part in line.split("&&")]
-    return [part for part in parts if part.split(" ")[0].endswith("spiketriage") and part != "spiketriage"]
+    return [
+        part
+        for part in parts
+        if part.split(" ")[0].endswith("spiketriage") and part != "spiketriage"
+    ]
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -57,7 +65,9 @@ def test_every_command_line_told_of_is_taken_by_the_parser(name: str) -> None:
 def test_every_command_is_told_of() -> None:
     told = [shlex.split(line) for text in TEXTS.values() for line in _ours(text)]
     missing = [
-        " ".join(path) for path, _ in commands() if not any(tuple(words[1 : len(path)]) == path[1:] for words in told)
+        " ".join(path)
+        for path, _ in commands()
+        if not any(tuple(words[1 : len(path)]) == path[1:] for words in told)
     ]
     assert missing == []
 
@@ -84,16 +94,28 @@ def test_the_pages_name_every_cause_and_every_check() -> None:
 
 
 def test_the_terminal_output_in_the_readme_is_that_of_the_pages() -> None:
-    block = next(body for body in re.findall(r"^```console\n(.*?)^```$", README, re.M | re.S) if "triage run" in body)
+    block = next(
+        body
+        for body in re.findall(r"^```console\n(.*?)^```$", README, re.M | re.S)
+        if "triage run" in body
+    )
     shown = [line for line in block.splitlines()[1:] if "…" not in line]
-    said = [line for page in PAGES.values() for example in examples(page) for line in example.expected]
+    said = [
+        line for page in PAGES.values() for example in examples(page) for line in example.expected
+    ]
     concrete = [line for line in said if line.strip("[.]")]
     assert len(shown) > 10
-    assert [line for line in shown if not any(leads_to(pattern, line) for pattern in concrete)] == []
+    assert [
+        line for line in shown if not any(leads_to(pattern, line) for pattern in concrete)
+    ] == []
 
 
 def test_the_readme_lists_every_exit_code() -> None:
-    listed = {int(number) for row in re.findall(r"^\| ([\d, ]+) \|", README, re.MULTILINE) for number in row.split(",")}
+    listed = {
+        int(number)
+        for row in re.findall(r"^\| ([\d, ]+) \|", README, re.MULTILINE)
+        for number in row.split(",")
+    }
     raised = {kind.exit_code for kind in _kinds(errors.SpiketriageError)}
     assert raised | {0, 1, 130, 143} <= listed
 
@@ -112,7 +134,11 @@ def test_the_tree_in_the_readme_exists() -> None:
 
 
 def test_every_path_told_of_exists() -> None:
-    paths = {path for text in TEXTS.values() for path in re.findall(r"`((?:spiketriage|runbooks)/[\w./-]+)`", text)}
+    paths = {
+        path
+        for text in TEXTS.values()
+        for path in re.findall(r"`((?:spiketriage|runbooks)/[\w./-]+)`", text)
+    }
     paths = {path for path in paths if not path.endswith("/x.py")}
     assert "spiketriage/train/harness.py" in paths
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []

@@ -1,4 +1,7 @@
-"""Two real runs with a planted fault, triaged by the real command: right cause, right place, bit for bit."""
+"""Two real runs with a planted fault, triaged by the real command.
+
+Right cause, right place, bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pytest
 from command_line import call
 from rehearsed import Rehearsed
 
-from spiketriage.records import Link
+from spiketriage.nouns.telemetry import Link
 from spiketriage.wire import telemetry as wire
 from spiketriage.wire.generation import generation_name
 
@@ -57,7 +60,9 @@ class Triaged:
 
 
 def triage(run: Rehearsed, incidents: Path) -> Triaged:
-    done = call("triage", str(run.folder), "--incidents", str(incidents), "--json", cwd=incidents.parent)
+    done = call(
+        "triage", str(run.folder), "--incidents", str(incidents), "--json", cwd=incidents.parent
+    )
     assert done.stdout, done.stderr
     return Triaged(
         run=run,
@@ -100,21 +105,35 @@ def test_the_envelope_has_the_promised_fields(triaged: Triaged) -> None:
 def test_the_planted_cause_is_established_where_it_was_planted(triaged: Triaged) -> None:
     said, stage = triaged.envelope, triaged.run.stage
     expected = {"shard-bitrot": "data", "weight-bit-flip": "systems"}
-    assert (said["verdict"], said["data"]["cause"]) == ("established", triaged.run.fault), triaged.talk
+    assert (said["verdict"], said["data"]["cause"]) == ("established", triaged.run.fault), (
+        triaged.talk
+    )
     assert said["data"]["class"] == expected[triaged.run.fault]
-    assert (said["data"]["where"]["step"], said["data"]["where"]["rank"]) == (stage.fault_step, stage.rank)
+    assert (said["data"]["where"]["step"], said["data"]["where"]["rank"]) == (
+        stage.fault_step,
+        stage.rank,
+    )
     assert triaged.exit_code == 0
 
 
-def test_the_rotten_document_and_the_flipped_tensor_are_named(bitrot: Triaged, flip: Triaged) -> None:
+def test_the_rotten_document_and_the_flipped_tensor_are_named(
+    bitrot: Triaged, flip: Triaged
+) -> None:
     stage = bitrot.run.stage
-    assert bitrot.envelope["data"]["where"]["key"] in {stage.names[number] for number in stage.rotten}
+    assert bitrot.envelope["data"]["where"]["key"] in {
+        stage.names[number] for number in stage.rotten
+    }
     arguments = flip.run.stage.hook_arguments
     assert arguments is not None
-    manifest = json.loads((flip.run.folder / "checkpoints" / "step-000020" / "MANIFEST.json").read_text())
+    manifest = json.loads(
+        (flip.run.folder / "checkpoints" / "step-000020" / "MANIFEST.json").read_text()
+    )
     names = sorted(manifest["tensors"]["rank-0"]["params"])
     where = flip.envelope["data"]["where"]
-    assert (where["stage"], where["key"]) == ("params_before", names[int(arguments["tensor"] * len(names))])
+    assert (where["stage"], where["key"]) == (
+        "params_before",
+        names[int(arguments["tensor"] * len(names))],
+    )
 
 
 def test_the_reports_exist_and_name_the_verdict(triaged: Triaged) -> None:
@@ -133,7 +152,9 @@ def reports(triaged: Triaged) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_demo_on_a_run_that_lies_there_shows_verdict_and_report(bitrot: Triaged, tmp_path: Path) -> None:
+def test_the_demo_on_a_run_that_lies_there_shows_verdict_and_report(
+    bitrot: Triaged, tmp_path: Path
+) -> None:
     """The demo's second half; its first half is the rehearsal that made the run."""
     run = tmp_path / "demo-run"
     shutil.copytree(bitrot.run.folder, run)
@@ -141,14 +162,24 @@ def test_the_demo_on_a_run_that_lies_there_shows_verdict_and_report(bitrot: Tria
     done = call("demo", "--out", str(run), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "verdict: established: shard-bitrot" in done.stdout
-    report = next(line.removeprefix("report: ") for line in done.stdout.splitlines() if line.startswith("report: "))
+    report = next(
+        line.removeprefix("report: ")
+        for line in done.stdout.splitlines()
+        if line.startswith("report: ")
+    )
     assert Path(report).read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 def test_the_same_incident_gives_the_same_report(triaged: Triaged) -> None:
     before = reports(triaged)
     assert {"report.md", "report.html", "report.json"} < set(before)
-    again = call("report", str(triaged.run.folder), "--incidents", str(triaged.incidents), cwd=triaged.incidents.parent)
+    again = call(
+        "report",
+        str(triaged.run.folder),
+        "--incidents",
+        str(triaged.incidents),
+        cwd=triaged.incidents.parent,
+    )
     assert again.returncode == 0, again.stderr
     assert reports(triaged) == before
 
@@ -157,15 +188,24 @@ def test_a_second_triage_executes_nothing_and_says_the_same(triaged: Triaged) ->
     before, findings = reports(triaged), triaged.findings()
     marks = {path: path.stat().st_mtime_ns for path in (triaged.folder / "trials").rglob("*")}
     second = triaged.again()
-    assert (second.exit_code, second.envelope["verdict"]) == (triaged.exit_code, triaged.envelope["verdict"])
+    assert (second.exit_code, second.envelope["verdict"]) == (
+        triaged.exit_code,
+        triaged.envelope["verdict"],
+    )
     assert {"replay", "branch"}.isdisjoint(second.envelope["data"]["exit_codes"])
     told = ("cause", "class", "where", "steps_executed", "causes", "explanation", "not_tested")
-    assert [second.envelope["data"][name] for name in told] == [triaged.envelope["data"][name] for name in told]
+    assert [second.envelope["data"][name] for name in told] == [
+        triaged.envelope["data"][name] for name in told
+    ]
     assert second.findings() == findings
-    plots = [name for name in before if name.endswith(".svg")]  # the texts also show that the journal has grown
+    plots = [
+        name for name in before if name.endswith(".svg")
+    ]  # the texts also show that the journal has grown
     assert plots
     assert [reports(second)[name] for name in plots] == [before[name] for name in plots]
-    assert {path: path.stat().st_mtime_ns for path in (triaged.folder / "trials").rglob("*")} == marks
+    assert {
+        path: path.stat().st_mtime_ns for path in (triaged.folder / "trials").rglob("*")
+    } == marks
 
 
 def test_a_replay_asked_for_again_is_answered_from_what_lies_there(bitrot: Triaged) -> None:
@@ -179,7 +219,10 @@ def test_the_rot_reproduces_and_the_flip_does_not(bitrot: Triaged, flip: Triaged
     assert bitrot.findings()["replay"]["outcome"] == "agrees"
     once = flip.findings()["replay"]
     assert (once["outcome"], once["where"]["stage"]) == ("differs", "params_before")
-    assert (once["where"]["step"], once["where"]["rank"]) == (flip.run.stage.fault_step, flip.run.stage.rank)
+    assert (once["where"]["step"], once["where"]["rank"]) == (
+        flip.run.stage.fault_step,
+        flip.run.stage.rank,
+    )
     assert len(once["trials"]) >= 3  # nobody says "once" before three replays agree
 
 
@@ -209,7 +252,11 @@ def replays(triaged: Triaged) -> list[Path]:
     for path in sorted((triaged.folder / "trials").glob("*/trial.json")):
         trial = json.loads(path.read_text())
         factors = trial["factors"]
-        if trial["kind"] == "replay" and factors["batch"] == "recorded" and factors["code"] == "deployed":
+        if (
+            trial["kind"] == "replay"
+            and factors["batch"] == "recorded"
+            and factors["code"] == "deployed"
+        ):
             found.append(path.parent)
     return found
 
@@ -223,13 +270,26 @@ def test_a_fresh_process_repeats_production_bit_for_bit(bitrot: Triaged) -> None
         assert stage.fault_step in made
         for step, digests in made.items():
             assert set(digests) == set(recorded[step])
-            assert [link for link in digests if digests[link] != recorded[step][link]] == [], (step, rank)
+            assert [link for link in digests if digests[link] != recorded[step][link]] == [], (
+                step,
+                rank,
+            )
     stages = {link.stage for link in recorded[stage.fault_step]}
-    assert {"ids", "content", "batch", "params_before", "activations", "loss", "local_gradient"} <= stages
+    assert {
+        "ids",
+        "content",
+        "batch",
+        "params_before",
+        "activations",
+        "loss",
+        "local_gradient",
+    } <= stages
     assert {"reduced_gradient", "clip_lr", "optimizer", "params_after"} <= stages
 
 
-def test_replays_of_the_flip_agree_with_each_other_and_leave_production_at_the_flip(flip: Triaged) -> None:
+def test_replays_of_the_flip_agree_with_each_other_and_leave_production_at_the_flip(
+    flip: Triaged,
+) -> None:
     stage = flip.run.stage
     folders = replays(flip)
     assert len(folders) >= 3
@@ -238,7 +298,11 @@ def test_replays_of_the_flip_agree_with_each_other_and_leave_production_at_the_f
     recorded = production(flip.run, stage.rank)
     parting = [step for step in sorted(made[0]) if made[0][step] != recorded[step]]
     assert parting[0] == stage.fault_step
-    first = [link for link, digest in made[0][stage.fault_step].items() if recorded[stage.fault_step][link] != digest]
+    first = [
+        link
+        for link, digest in made[0][stage.fault_step].items()
+        if recorded[stage.fault_step][link] != digest
+    ]
     assert len([link for link in first if link.stage == "params_before"]) == 1
 
 

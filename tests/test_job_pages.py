@@ -1,4 +1,7 @@
-"""The pages for the training job are true: their Python is run as one program, their tables are those of the code."""
+"""The pages for the training job are true.
+
+Their Python is run as one program, their tables are those of the code.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pytest
 import torch
 from command_line import ROOT
 
-from spiketriage.readers.telemetry.sources import read_telemetry
+from spiketriage.readers.telemetry.run.sources import read_telemetry
 from spiketriage.train.stabilizers import STABILIZERS
 from spiketriage.wire.chain import METRICS, SERIES
 
@@ -35,7 +38,10 @@ def run(parts: list[str], names: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the recording page's program leaves behind; its last block saves and loads a generation."""
+    """What the recording page's program leaves behind.
+
+    Its last block saves and loads a generation.
+    """
     folder = tmp_path_factory.mktemp("job")
     (folder / "run").mkdir()
     (folder / "run" / "config.json").write_text("{}")
@@ -50,7 +56,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**names, "folder": folder}
 
 
-def test_the_loop_of_the_recording_page_records_every_step_and_skips_the_broken_one(job: dict[str, Any]) -> None:
+def test_the_loop_of_the_recording_page_records_every_step_and_skips_the_broken_one(
+    job: dict[str, Any],
+) -> None:
     telemetry = read_telemetry(job["folder"] / "run" / "telemetry")
     assert telemetry.problems == ()
     records = telemetry.lineage(0)
@@ -61,7 +69,15 @@ def test_the_loop_of_the_recording_page_records_every_step_and_skips_the_broken_
     assert records[39].metrics["loss/mean"] < records[0].metrics["loss/mean"]
     # log(64) is the loss of a model that knows nothing of 64 tokens
     assert records[0].metrics["loss/mean"] == pytest.approx(math.log(64), abs=0.4)
-    for name in ("grad/norm", "clip/threshold", "clip/coefficient", "update/norm", "rms_t/max", "lr", "optimizer/step"):
+    for name in (
+        "grad/norm",
+        "clip/threshold",
+        "clip/coefficient",
+        "update/norm",
+        "rms_t/max",
+        "lr",
+        "optimizer/step",
+    ):
         assert math.isfinite(records[39].metrics[name]), name
     stages = {link.stage for link in records[39].digests}
     assert {"ids", "params_before", "reduced_gradient", "optimizer", "params_after"} <= stages
@@ -69,10 +85,16 @@ def test_the_loop_of_the_recording_page_records_every_step_and_skips_the_broken_
 
 
 def test_a_skipped_step_of_the_page_left_the_parameters_alone(job: dict[str, Any]) -> None:
-    records = {one.step: one for one in read_telemetry(job["folder"] / "run" / "telemetry").lineage(0)}
+    records = {
+        one.step: one for one in read_telemetry(job["folder"] / "run" / "telemetry").lineage(0)
+    }
 
     def params(step: int) -> dict[str, bytes]:
-        return {link.key: value for link, value in records[step].digests.items() if link.stage == "params_before"}
+        return {
+            link.key: value
+            for link, value in records[step].digests.items()
+            if link.stage == "params_before"
+        }
 
     assert params(31) == params(30)
     assert params(32) != params(31)
@@ -80,7 +102,9 @@ def test_a_skipped_step_of_the_page_left_the_parameters_alone(job: dict[str, Any
 
 def test_the_generation_of_the_page_brings_everything_back(job: dict[str, Any]) -> None:
     assert job["saved"].name == "step-000040"
-    assert all(torch.equal(job["before"][name], one) for name, one in job["model"].state_dict().items())
+    assert all(
+        torch.equal(job["before"][name], one) for name, one in job["model"].state_dict().items()
+    )
     assert job["guard"].state() == json.loads(json.dumps(job["state"].guard))
 
 
@@ -109,6 +133,10 @@ def test_ten_lines_are_ten() -> None:
 
 
 def test_every_path_of_the_pages_exists() -> None:
-    paths = {found for page in (RECORD, STABILIZING) for found in re.findall(r"python (tests/[\w./]+)", page)}
+    paths = {
+        found
+        for page in (RECORD, STABILIZING)
+        for found in re.findall(r"python (tests/[\w./]+)", page)
+    }
     assert paths
     assert [path for path in paths if not Path(ROOT / path).is_file()] == []

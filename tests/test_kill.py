@@ -1,6 +1,9 @@
-"""Any command, killed outright at any moment: the incident can be read, the same command finishes, no worker is left.
+"""Any command, killed outright at any moment.
 
-Real commands and real SIGKILL; the small run takes the many kill points, the rehearsed one those of training workers.
+The incident can be read, the same command finishes, no worker is left.
+
+Real commands and real SIGKILL; the small run takes the many kill points, the rehearsed one those of
+training workers.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from run_folder import write_run
 
 from spiketriage.incident import store
 from spiketriage.incident.audit import audit
-from spiketriage.records import Dossier
-from spiketriage.runbook import status, verify
+from spiketriage.nouns.incident import Dossier
+from spiketriage.runbook import status
+from spiketriage.tools import verify
 
 MARK = "TEST_KILL_MARK"
 STEPS = ("freeze", "hash", "check", "bisect", "report")
@@ -102,7 +106,10 @@ def kill_points(step: str, whole: dict[str, Any]) -> list[dict[str, Any]]:
 def test_each_command_killed_anywhere_leaves_a_readable_incident_and_is_finished_by_itself(
     child: Child, tmp_path: Path
 ) -> None:
-    run, whole = (write_run(tmp_path / name, spike_at=110, rotten_document="doc-3") for name in ("run", "whole"))
+    run, whole = (
+        write_run(tmp_path / name, spike_at=110, rotten_document="doc-3")
+        for name in ("run", "whole")
+    )
     for step in STEPS:
         normal = child.run(step, str(whole))
         assert normal["code"] in (0, 1, 4, 5), child.log.read_text()[-2000:]
@@ -110,21 +117,36 @@ def test_each_command_killed_anywhere_leaves_a_readable_incident_and_is_finished
         for how in kill_points(step, normal):
             num_killed += child.run(step, str(run), **how)["killed"]
             check_readable(run)
-        assert num_killed, step  # a moment may come too late when the work was done by a command killed before
+        assert num_killed, (
+            step
+        )  # a moment may come too late when the work was done by a command killed before
         finished = child.run(step, str(run))
-        assert (finished["killed"], finished["code"]) == (False, normal["code"]), child.log.read_text()[-2000:]
+        assert (finished["killed"], finished["code"]) == (False, normal["code"]), (
+            child.log.read_text()[-2000:]
+        )
         examined = verify.run(run, incidents=None, incident=None, argv=["spiketriage", "verify"])
         assert (step, examined.data["problems"]) == (step, [])
         assert len(list((run / ".spiketriage" / "incidents").iterdir())) == 1
     assert gone(marked(child.mark) - {child.process.pid}, within_s=10)
-    known, expected = (store.find(folder, incidents=None, wanted=None).dossier() for folder in (run, whole))
-    assert {f.name: f.outcome for f in known.findings} == {f.name: f.outcome for f in expected.findings}
+    known, expected = (
+        store.find(folder, incidents=None, wanted=None).dossier() for folder in (run, whole)
+    )
+    assert {f.name: f.outcome for f in known.findings} == {
+        f.name: f.outcome for f in expected.findings
+    }
     assert known.anchors == expected.anchors
     assert known.verdict is not None
-    assert expected.verdict is not None  # the next command in it names the folder, so the two are not equal
-    assert (known.verdict.kind, known.verdict.causes) == (expected.verdict.kind, expected.verdict.causes)
+    assert (
+        expected.verdict is not None
+    )  # the next command in it names the folder, so the two are not equal
+    assert (known.verdict.kind, known.verdict.causes) == (
+        expected.verdict.kind,
+        expected.verdict.causes,
+    )
     assert kept(known) == kept(expected)
-    finished_steps = [row.argv.split()[1] for row in known.journal if row.outcome != "ended without a record"]
+    finished_steps = [
+        row.argv.split()[1] for row in known.journal if row.outcome != "ended without a record"
+    ]
     assert list(dict.fromkeys(finished_steps)) == list(STEPS)
     assert len(known.journal) > len(STEPS)  # the killed ones are told too
 
@@ -151,7 +173,9 @@ def test_an_open_reader_blocks_no_command(child: Child, tmp_path: Path) -> None:
         assert reader.stdin is not None
         assert reader.stdout is not None
         assert reader.stdout.readline() == "1\n"
-        codes = [child.run(step, str(run))["code"] for step in ("hash", "check", "bisect", "report")]
+        codes = [
+            child.run(step, str(run))["code"] for step in ("hash", "check", "bisect", "report")
+        ]
         assert codes == [0, 0, 5, 0], child.log.read_text()[-2000:]
         reader.stdin.write("\n")
         reader.stdin.flush()
@@ -173,7 +197,9 @@ class Started:
         """Return when both ranks train."""
         until_s = time.monotonic() + 120
         while time.monotonic() < until_s:
-            workers = [pid for pid in marked(self.mark) if b"spiketriage.train.worker" in command_of(pid)]
+            workers = [
+                pid for pid in marked(self.mark) if b"spiketriage.train.worker" in command_of(pid)
+            ]
             if len(workers) >= 3:  # torchrun itself names the module, then two ranks
                 return
             assert self.process.poll() is None, self.log.read_text()
@@ -218,7 +244,11 @@ def test_replay_branch_and_triage_killed_while_ranks_train_are_finished_by_the_s
     done = call("triage", *place, "--json", cwd=tmp_path)
     said = json.loads(done.stdout)
     assert "error" not in said, said["error"]
-    assert (done.returncode, said["verdict"], said["data"]["cause"]) == (0, "established", bitrot_run.fault)
+    assert (done.returncode, said["verdict"], said["data"]["cause"]) == (
+        0,
+        "established",
+        bitrot_run.fault,
+    )
     assert call("verify", *place, cwd=tmp_path).returncode == 0
     assert len(list(incidents.iterdir())) == 1
 

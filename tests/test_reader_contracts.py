@@ -1,4 +1,6 @@
-"""What every reader owes: a member of a tuple of formats is tested by being listed, on the fixture that it claims best.
+"""What every reader owes.
+
+A member of a tuple of formats is tested by being listed, on the fixture that it claims best.
 
 It never lists a format or a fixture by name.
 """
@@ -27,19 +29,36 @@ from command_line import ROOT, call
 
 import spiketriage
 from spiketriage.errors import EvidenceError, RefusedError
-from spiketriage.facts import CheckpointFacts, DataFacts, EventFacts, LogFacts
+from spiketriage.nouns.checkpoint import CheckpointFacts
+from spiketriage.nouns.data import DataFacts
+from spiketriage.nouns.telemetry import EventFacts, LogFacts
 from spiketriage.readers.discover import CONVINCED, Claim, claims_on, kinds
 from spiketriage.readers.look import look
-from spiketriage.readers.telemetry.names import DEFAULT
-from spiketriage.runbook import inspect
+from spiketriage.readers.telemetry.series.names import DEFAULT
+from spiketriage.tools import inspect
 
 READERS = Path(spiketriage.__file__).parent / "readers"
-FOLDERS = {"checkpoint": "checkpoints", "telemetry": "telemetry", "events": "events", "data": "data"}
-FACTS = {"checkpoint": CheckpointFacts, "telemetry": LogFacts, "events": EventFacts, "data": DataFacts}
-MEMBERS: dict[str, tuple[str, Any]] = {
-    f"{kind}:{member.NAME}": (kind, member) for kind, formats in kinds().items() for member in formats
+FOLDERS = {
+    "checkpoint": "checkpoints",
+    "telemetry": "telemetry",
+    "events": "events",
+    "data": "data",
 }
-OWN_RUN = {"native", "native_index"}  # what our own recorder writes is read by a run's settings and never claimed
+FACTS = {
+    "checkpoint": CheckpointFacts,
+    "telemetry": LogFacts,
+    "events": EventFacts,
+    "data": DataFacts,
+}
+MEMBERS: dict[str, tuple[str, Any]] = {
+    f"{kind}:{member.NAME}": (kind, member)
+    for kind, formats in kinds().items()
+    for member in formats
+}
+OWN_RUN = {
+    "native",
+    "native_index",
+}  # what our own recorder writes is read by a run's settings and never claimed
 LONGEST_S = 20
 MAX_SENTENCE = 1500
 MAX_TOLD = 130
@@ -48,14 +67,20 @@ MAX_TOLD = 130
 @cache
 def fixture_claims() -> Mapping[Path, tuple[Claim, ...]]:
     """Every path below `fixtures/` that somebody claims, with its claims, the surest first."""
-    paths = [path for path in sorted((ROOT / "fixtures").rglob("*")) if "__pycache__" not in path.parts]
+    paths = [
+        path for path in sorted((ROOT / "fixtures").rglob("*")) if "__pycache__" not in path.parts
+    ]
     return {path: claims for path in paths if (claims := claims_on(look(path)))}
 
 
 @cache
 def fixture_of(name: str) -> tuple[Path, ...]:
     """The fixtures that a member claims best: the smallest file and the smallest folder."""
-    best = {path: claims[0] for path, claims in fixture_claims().items() if claims[0].confidence >= CONVINCED}
+    best = {
+        path: claims[0]
+        for path, claims in fixture_claims().items()
+        if claims[0].confidence >= CONVINCED
+    }
     own = [path for path, claim in best.items() if claim.format is MEMBERS[name][1]]
     found = []
     for is_folder in (False, True):
@@ -92,7 +117,9 @@ def _nothing_waits(tmp_path: Path) -> Iterator[None]:
 
     def blocked(*_: object) -> None:
         for path in tmp_path.rglob("*"):
-            if path.is_fifo():  # whoever waits for a writer, in a thread maybe, gets one and goes on
+            if (
+                path.is_fifo()
+            ):  # whoever waits for a writer, in a thread maybe, gets one and goes on
                 with suppress(OSError):
                     os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
         pytest.fail("waited for a pipe, or for far too long")
@@ -109,7 +136,8 @@ def test_each_file_that_has_a_name_is_a_member(kind: str) -> None:
     files = {
         path.stem
         for path in (READERS / FOLDERS[kind]).glob("*.py")
-        if re.search(r"^NAME\b", path.read_text(encoding="utf-8"), re.MULTILINE) and path.stem not in OWN_RUN
+        if re.search(r"^NAME\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+        and path.stem not in OWN_RUN
     }
     members = {member.__name__.rpartition(".")[2] for member in kinds()[kind]}  # type: ignore[index,attr-defined]
     assert members == files
@@ -192,7 +220,9 @@ def hostile(name: str, folder: Path) -> Iterator[Hostile]:
                 for file in files:
                     change(file)
                 told = f"{fixture.name}: {what} of {[file.name for file in files]}"
-                yield Hostile(path=path, what=told, is_lost=fixture.is_file() and what in hostile_files.LOST)
+                yield Hostile(
+                    path=path, what=told, is_lost=fixture.is_file() and what in hostile_files.LOST
+                )
         for what, change in hostile_files.FOLDER_CHANGES.items() if fixture.is_dir() else ():
             number += 1
             path = folder / str(number) / fixture.name
@@ -238,7 +268,11 @@ def test_hostile_copies_give_facts_or_one_sentence(name: str, tmp_path: Path) ->
 
 
 def documents(store: Any, one: Hostile) -> None:
-    for ask in (store.count, lambda path: store.document(path, 0), lambda path: store.stored(path, 1, eos=3)):
+    for ask in (
+        store.count,
+        lambda path: store.document(path, 0),
+        lambda path: store.stored(path, 1, eos=3),
+    ):
         try:
             ask(one.path)
         except (EvidenceError, RefusedError) as error:
@@ -261,7 +295,9 @@ def test_claims_on_hostile_paths_are_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("member", list(MEMBERS)[:: len(MEMBERS) // 3])
 def test_the_command_line_says_one_sentence_on_a_damaged_copy(member: str, tmp_path: Path) -> None:
     copies = {one.what: one.path for one in hostile(member, tmp_path)}
-    chosen = [path for what, path in copies.items() if re.search("odd-name|own-link|other-bytes", what)]
+    chosen = [
+        path for what, path in copies.items() if re.search("odd-name|own-link|other-bytes", what)
+    ]
     for path in chosen[-2:]:
         done = call("inspect", str(path), cwd=tmp_path)
         assert done.returncode in (0, 4, 5), done.stderr
@@ -272,7 +308,10 @@ def test_the_command_line_says_one_sentence_on_a_damaged_copy(member: str, tmp_p
 def test_the_command_line_survives_names_that_are_no_text(tmp_path: Path) -> None:
     name = os.fsdecode(b"\xff\xfe.jsonl")
     (tmp_path / name).write_text('{"step": 1, "loss": 2.0}\n', encoding="utf-8")
-    for words, spelling in (((name,), "\\xff\\xfe.jsonl"), (("--json", name), "\\udcff\\udcfe.jsonl")):
+    for words, spelling in (
+        ((name,), "\\xff\\xfe.jsonl"),
+        (("--json", name), "\\udcff\\udcfe.jsonl"),
+    ):
         done = call("inspect", *words, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert spelling in done.stdout

@@ -1,4 +1,7 @@
-"""What is planted: faults from inside and outside, moved by the seed, and a stage that shows through nowhere."""
+"""What is planted.
+
+Faults from inside and outside, moved by the seed, and a stage that shows through nowhere.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from spiketriage.practice.rehearsal import corpus, staging, trainer
 from spiketriage.practice.rehearsal.catalogue import load_fault
 from spiketriage.practice.rehearsal.faults import FAULTS
 from spiketriage.practice.rehearsal.staging import Staging
-from spiketriage.readers.telemetry.sources import read_telemetry
+from spiketriage.readers.telemetry.run.sources import read_telemetry
 
 NAMES = [fault.NAME for fault in FAULTS]
 SEEDS = (130, 131, 132, 133)
@@ -45,9 +48,18 @@ def stages() -> dict[tuple[str, int], Staging]:
 
 def fingerprint(stage: Staging, before: Staging) -> tuple[Any, ...]:
     """Everything that a plant left on the stage."""
-    replaced = [n for n, (a, b) in enumerate(zip(stage.documents, before.documents, strict=True)) if a != b]
+    replaced = [
+        n for n, (a, b) in enumerate(zip(stage.documents, before.documents, strict=True)) if a != b
+    ]
     edits = [(edit.file, edit.new) for edit in stage.edits]
-    return (edits, stage.hook_arguments, sorted(stage.rotten), replaced, stage.fault_step, stage.rank)
+    return (
+        edits,
+        stage.hook_arguments,
+        sorted(stage.rotten),
+        replaced,
+        stage.fault_step,
+        stage.rank,
+    )
 
 
 def plants(stage: Staging, before: Staging) -> int:
@@ -60,10 +72,14 @@ def plants(stage: Staging, before: Staging) -> int:
 def test_each_plant_follows_from_the_seed_and_moves_with_it(
     name: str, stages: dict[tuple[str, int], Staging], clean: dict[int, Staging]
 ) -> None:
-    assert fingerprint(planted(name, SEEDS[0]), clean[SEEDS[0]]) == fingerprint(stages[name, SEEDS[0]], clean[SEEDS[0]])
+    assert fingerprint(planted(name, SEEDS[0]), clean[SEEDS[0]]) == fingerprint(
+        stages[name, SEEDS[0]], clean[SEEDS[0]]
+    )
     found = [repr(fingerprint(stages[name, seed], clean[seed])) for seed in SEEDS]
     assert len(set(found)) == len(SEEDS)
-    assert {plants(stages[name, seed], clean[seed]) for seed in SEEDS} == ({0} if name == "healthy" else {1})
+    assert {plants(stages[name, seed], clean[seed]) for seed in SEEDS} == (
+        {0} if name == "healthy" else {1}
+    )
 
 
 def test_the_stage_itself_moves_with_the_seed(clean: dict[int, Staging]) -> None:
@@ -81,7 +97,9 @@ def test_each_change_of_code_applies_exactly_once_and_compiles(
 ) -> None:
     for seed in SEEDS:
         code = tmp_path / str(seed)
-        shutil.copytree(Path(trainer.__file__).parent, code, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            Path(trainer.__file__).parent, code, ignore=shutil.ignore_patterns("__pycache__")
+        )
         original = {path: path.read_bytes() for path in code.iterdir()}
         stage = stages[name, seed]
         edits = [staging.harmless_edit(stage.chooser), *stage.edits]
@@ -99,13 +117,18 @@ def test_each_harmless_change_applies(edit: staging.Edit, tmp_path: Path) -> Non
     original = Path(trainer.__file__).parent
     code = shutil.copytree(original, tmp_path / "code")
     staging.apply_edits([edit], code)
-    before, after = ((folder / edit.file).read_text(encoding="utf-8") for folder in (original, code))
+    before, after = (
+        (folder / edit.file).read_text(encoding="utf-8") for folder in (original, code)
+    )
     assert before != after
     assert computes(before) == computes(after)
 
 
 def computes(source: str) -> str:
-    """What a module computes: its syntax tree without its texts (a printed word changes no result)."""
+    """What a module computes.
+
+    Its syntax tree without its texts (a printed word changes no result).
+    """
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -122,7 +145,9 @@ def test_rot_lies_on_disk_alone_and_the_index_keeps_saying_what_was(
     staging.let_rot(stage, tmp_path / "data")
     after = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
     assert after["index.json"] == before["index.json"]
-    assert {name: len(data) for name, data in after.items()} == {name: len(data) for name, data in before.items()}
+    assert {name: len(data) for name, data in after.items()} == {
+        name: len(data) for name, data in before.items()
+    }
     assert sum(after[name] != before[name] for name in before) >= 1
     consumed = set(stage.documents_at(stage.fault_step, stage.rank))
     assert set(stage.rotten) == consumed
@@ -140,7 +165,9 @@ def test_a_fault_from_outside_is_planted_by_its_file(tmp_path: Path) -> None:
     assert set(stage.rotten[number]) == {0}
 
 
-@pytest.mark.parametrize("text", ["NAME = 'x'\nCAUSE = None\n", "def plant(stage):\n    pass\n", ""])
+@pytest.mark.parametrize(
+    "text", ["NAME = 'x'\nCAUSE = None\n", "def plant(stage):\n    pass\n", ""]
+)
 def test_a_file_that_is_no_fault_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine.py"
     path.write_text(text)
@@ -162,14 +189,21 @@ def test_the_texts_are_small_differ_in_kind_and_say_where_they_come_from() -> No
 
 
 @pytest.mark.slow
-def test_a_run_crashed_once_restarted_from_its_generation_and_learned(bitrot_run: Rehearsed) -> None:
+def test_a_run_crashed_once_restarted_from_its_generation_and_learned(
+    bitrot_run: Rehearsed,
+) -> None:
     telemetry = read_telemetry(bitrot_run.folder / "telemetry")
     stage = bitrot_run.stage
     assert (telemetry.ranks, telemetry.attempts, telemetry.problems) == ((0, 1), (0, 1), ())
     assert telemetry.steps == tuple(range(1, staging.NUM_STEPS + 1))
     loads = {(load.attempt, load.rank, load.step, load.generation) for load in telemetry.loads}
-    assert loads == {(1, rank, stage.restart_step, f"step-{stage.restart_step:06d}") for rank in (0, 1)}
-    assert {telemetry.attempt_of(stage.restart_step), telemetry.attempt_of(stage.restart_step + 1)} == {0, 1}
+    assert loads == {
+        (1, rank, stage.restart_step, f"step-{stage.restart_step:06d}") for rank in (0, 1)
+    }
+    assert {
+        telemetry.attempt_of(stage.restart_step),
+        telemetry.attempt_of(stage.restart_step + 1),
+    } == {0, 1}
     for rank in telemetry.ranks:
         lineage = telemetry.lineage(rank)
         losses = [record.metrics["loss/mean"] for record in lineage]

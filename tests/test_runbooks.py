@@ -1,4 +1,6 @@
-"""The pages of `runbooks/` are true: every command in them is run, in order, as one story on one run.
+"""The pages of `runbooks/` are true.
+
+Every command in them is run, in order, as one story on one run.
 
 `pytest --update-runbooks` writes what was really printed into the pages; read the difference first.
 """
@@ -22,19 +24,26 @@ STORY = [page for page in PAGES if page.name[:1] in "123456789"]
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory, bitrot_run: Rehearsed) -> Path:
-    """Make the desk as the operator finds it: the run is in `run/`, `spiketriage` is on the PATH."""
+    """Make the desk as the operator finds it.
+
+    The run is in `run/`, `spiketriage` is on the PATH.
+    """
     folder = tmp_path_factory.mktemp("desk")
     program = folder / ".bin" / "spiketriage"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{PROGRAM}" "$@"\n')
     program.chmod(0o755)
-    shutil.copytree(bitrot_run.folder, folder / "run", ignore=shutil.ignore_patterns(".spiketriage"))
+    shutil.copytree(
+        bitrot_run.folder, folder / "run", ignore=shutil.ignore_patterns(".spiketriage")
+    )
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_page_shows_what_really_happens(page: Path, desk: Path, request: pytest.FixtureRequest) -> None:
+def test_the_page_shows_what_really_happens(
+    page: Path, desk: Path, request: pytest.FixtureRequest
+) -> None:
     env = {**environment(), "PATH": f"{desk / '.bin'}:{os.environ['PATH']}", "NO_COLOR": "1"}
     text = page.read_text(encoding="utf-8")
     shown = examples(text)
@@ -42,8 +51,14 @@ def test_the_page_shows_what_really_happens(page: Path, desk: Path, request: pyt
     if request.config.getoption("--update-runbooks"):
         page.write_text(rewritten(text, really), encoding="utf-8")
         return
-    wrong = [told(example, seen) for example, seen in zip(shown, really, strict=True) if not matches(example, seen)]
-    assert not wrong, "\n\n".join([*wrong, "wanted? then: pytest --update-runbooks tests/test_runbooks.py"])
+    wrong = [
+        told(example, seen)
+        for example, seen in zip(shown, really, strict=True)
+        if not matches(example, seen)
+    ]
+    assert not wrong, "\n\n".join(
+        [*wrong, "wanted? then: pytest --update-runbooks tests/test_runbooks.py"]
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -51,7 +66,9 @@ def test_the_page_shows_commands_that_exist(page: Path) -> None:
     shown = [example.command for example in examples(page.read_text(encoding="utf-8"))]
     assert shown
     ours = [command.partition(" 2>")[0] for command in shown if command.startswith("spiketriage ")]
-    assert [(command, takes(command)) for command in ours if "|" not in command and takes(command)] == []
+    assert [
+        (command, takes(command)) for command in ours if "|" not in command and takes(command)
+    ] == []
 
 
 def test_each_page_ends_where_the_next_begins() -> None:

@@ -1,4 +1,7 @@
-"""Nothing tells the desk what was planted: not the run folder, not a process, not the desk's own code."""
+"""Nothing tells the desk what was planted.
+
+Not the run folder, not a process, not the desk's own code.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,11 @@ def test_no_file_of_a_run_names_a_fault_by_its_name_or_content(run: Rehearsed) -
 
 def test_no_process_of_a_rehearsal_names_a_fault(run: Rehearsed) -> None:
     starts = {one.argv for one in run.told if b"torch.distributed.run" in one.argv}
-    workers = [one for one in run.told if any(word.startswith(b"RANK=") for word in one.environ.split(b"\0"))]
+    workers = [
+        one
+        for one in run.told
+        if any(word.startswith(b"RANK=") for word in one.environ.split(b"\0"))
+    ]
     assert starts
     assert len(workers) >= 4  # two ranks in two attempts were watched
     for one in run.told:
@@ -65,7 +72,11 @@ def test_nothing_of_the_stage_is_left_beside_the_run(run: Rehearsed) -> None:
 
 def test_the_two_releases_differ_in_code_in_every_run(run: Rehearsed) -> None:
     first, second = (run.folder / "code" / release / "trainer" for release in ("r1", "r2"))
-    differing = [path.name for path in first.iterdir() if path.read_bytes() != (second / path.name).read_bytes()]
+    differing = [
+        path.name
+        for path in first.iterdir()
+        if path.read_bytes() != (second / path.name).read_bytes()
+    ]
     assert len(differing) == 1  # neither of these faults lies in code: it is the harmless change
     assert {path.name for path in first.iterdir()} == {path.name for path in second.iterdir()}
 
@@ -74,6 +85,12 @@ def test_the_two_releases_differ_in_code_in_every_run(run: Rehearsed) -> None:
 def test_no_source_of_the_desk_knows_the_rehearsal(package: str) -> None:
     sources = sorted((PACKAGE / package).rglob("*.py"))
     assert sources
-    said = re.compile(r"rehears(?!e\b)|practice|planted", re.IGNORECASE)  # `rehearse` is a command that may be named
-    found = [(path.name, match.group()) for path in sources for match in said.finditer(path.read_text("utf-8"))]
+    said = re.compile(
+        r"rehears(?!e\b)|practice|planted", re.IGNORECASE
+    )  # `rehearse` is a command that may be named
+    found = [
+        (path.name, match.group())
+        for path in sources
+        for match in said.finditer(path.read_text("utf-8"))
+    ]
     assert found == []

@@ -1,6 +1,7 @@
 """What `inspect` says of things that are no evidence, and of files made to exhaust a machine.
 
-The second kind is inspected by a process of its own that may have 1.5 GiB of address space and not a byte more.
+The second kind is inspected by a process of its own that may have 1.5 GiB of address space and not
+a byte more.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from pathlib import Path
 import pytest
 from command_line import ROOT, environment
 
-from spiketriage.readers.telemetry.crc32c import masked_of_bytes
-from spiketriage.runbook import inspect
+from spiketriage.readers.telemetry.stores.crc32c import masked_of_bytes
+from spiketriage.tools import inspect
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"".join(
     struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -44,7 +45,9 @@ PROSE = {
     "notes.txt": "We saw a spike at step 1200.\nThe loss went to 7.1 and came back.\n",
     "settings.yaml": "step: 10\nloss: mean\nlr: 0.001\n",
     "settings.toml": "[train]\nstep = 10\nlr = 0.001\n",
-    "config.json": '{\n  "architectures": ["Llama"],\n  "hidden_size": 64,\n  "initializer_range": 0.02\n}\n',
+    "config.json": (
+        '{\n  "architectures": ["Llama"],\n  "hidden_size": 64,\n  "initializer_range": 0.02\n}\n'
+    ),
     "people.csv": "name,city\nAnn,Rome\nBob,Oslo\n",
     "people.jsonl": '{"name": "Ann"}\n{"name": "Bob"}\n',
     "table": "a b c\n1 2 3\n4 5 6\n",
@@ -74,12 +77,16 @@ def test_what_is_no_evidence_is_of_no_known_format(name: str, tmp_path: Path) ->
     assert_unknown(tmp_path / name)
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "pyproject.toml", Path("/bin/ls"), Path(sys.executable)])
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", ROOT / "pyproject.toml", Path("/bin/ls"), Path(sys.executable)]
+)
 def test_programs_and_prose_are_of_no_known_format(path: Path) -> None:
     assert_unknown(path.resolve())
 
 
-def test_pictures_empty_folders_and_folders_of_nothing_are_of_no_known_format(tmp_path: Path) -> None:
+def test_pictures_empty_folders_and_folders_of_nothing_are_of_no_known_format(
+    tmp_path: Path,
+) -> None:
     picture, empty, many = tmp_path / "picture.png", tmp_path / "empty", tmp_path / "many"
     picture.write_bytes(PNG)
     empty.mkdir()
@@ -112,8 +119,14 @@ def cyclic(path: Path) -> None:
 
 
 def memo_bomb(path: Path) -> None:
-    """A list of two times the list before it, sixty times over: 2^60 elements for whoever walks it."""
-    body = b"".join(b"(h" + bytes([at]) + b"h" + bytes([at]) + b"lq" + bytes([at + 1]) + b"0" for at in range(60))
+    """A list of two times the list before it, sixty times over.
+
+    2^60 elements for whoever walks it.
+    """
+    body = b"".join(
+        b"(h" + bytes([at]) + b"h" + bytes([at]) + b"lq" + bytes([at + 1]) + b"0"
+        for at in range(60)
+    )
     path.write_bytes(b"\x80\x02(lq\x000" + body + b"h\x3c.")
 
 
@@ -160,7 +173,10 @@ def record_of_two_exabytes(path: Path) -> None:
 
 def long_header(path: Path) -> None:
     """A safetensors header of 90 MB: more than a million empty tensors."""
-    items = ",".join(f'"layer.{at:07d}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for at in range(1_350_000))
+    items = ",".join(
+        f'"layer.{at:07d}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'
+        for at in range(1_350_000)
+    )
     header = b"{" + items.encode() + b"}"
     path.write_bytes(struct.pack("<Q", len(header)) + header)
 
@@ -168,7 +184,9 @@ def long_header(path: Path) -> None:
 def long_metadata(path: Path) -> None:
     """A safetensors header of 90 MB, most of which is one word of the metadata."""
     tensor = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
-    header = json.dumps({"__metadata__": {"format": "pt", "note": "x" * 90_000_000}, "weight": tensor}).encode()
+    header = json.dumps(
+        {"__metadata__": {"format": "pt", "note": "x" * 90_000_000}, "weight": tensor}
+    ).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
 
 
@@ -180,9 +198,13 @@ def header_that_is_missing(path: Path) -> None:
 
 def long_index(path: Path) -> None:
     """An index of a million tensors in ten thousand files, none of which is there."""
-    names = ",".join(f'"t.{at}":"model-{at % 10_000:05d}-of-10000.safetensors"' for at in range(1_000_000))
+    names = ",".join(
+        f'"t.{at}":"model-{at % 10_000:05d}-of-10000.safetensors"' for at in range(1_000_000)
+    )
     path.mkdir()
-    (path / "model.safetensors.index.json").write_text('{"metadata":{},"weight_map":{' + names + "}}")
+    (path / "model.safetensors.index.json").write_text(
+        '{"metadata":{},"weight_map":{' + names + "}}"
+    )
 
 
 def deep_json(path: Path) -> None:
@@ -192,17 +214,29 @@ def deep_json(path: Path) -> None:
 
 def deep_lines(path: Path) -> None:
     """The same on a line of a JSON log."""
-    path.write_text('{"step":1,"loss":1.0}\n{"step":2,"x":' + '{"a":' * 200_000 + "1" + "}" * 200_001 + "\n")
+    path.write_text(
+        '{"step":1,"loss":1.0}\n{"step":2,"x":' + '{"a":' * 200_000 + "1" + "}" * 200_001 + "\n"
+    )
 
 
 def mosaic_index(path: Path) -> None:
     """A MosaicML index that promises 10^18 samples in 100,000 shards."""
     path.mkdir()
-    shard = {"format": "mds", "samples": 10**15, "column_names": ["tokens"], "column_encodings": ["ndarray"]}
-    shard |= {"column_sizes": [None], "raw_data": {"basename": "shard.0.mds", "bytes": 10**15, "hashes": {}}}
+    shard = {
+        "format": "mds",
+        "samples": 10**15,
+        "column_names": ["tokens"],
+        "column_encodings": ["ndarray"],
+    }
+    shard |= {
+        "column_sizes": [None],
+        "raw_data": {"basename": "shard.0.mds", "bytes": 10**15, "hashes": {}},
+    }
     shard |= {"zip_data": None, "compression": None, "hashes": [], "size_limit": None, "version": 2}
     one = json.dumps(shard)
-    (path / "index.json").write_text('{"version": 2, "shards": [' + ",".join([one] * 100_000) + "]}")
+    (path / "index.json").write_text(
+        '{"version": 2, "shards": [' + ",".join([one] * 100_000) + "]}"
+    )
 
 
 def absurd_index(path: Path) -> None:
@@ -250,7 +284,13 @@ def test_a_file_made_to_exhaust_memory_ends_with_a_sentence(name: str, tmp_path:
     make(tmp_path / name)
     for path in (tmp_path / name, *(tmp_path / other for other in others)):
         done = subprocess.run(
-            [sys.executable, "-c", "from spiketriage.cli.main import run; run()", "inspect", str(path)],
+            [
+                sys.executable,
+                "-c",
+                "from spiketriage.cli.main import run; run()",
+                "inspect",
+                str(path),
+            ],
             cwd=tmp_path,
             env=environment() | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES)),

@@ -1,11 +1,15 @@
-"""Configurations as the known trainers write them, and what each says of its defences; nothing here is ours."""
+"""Configurations as the known trainers write them, and what each says of its defences.
+
+Nothing here is ours.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-# Written from each project's documentation of its own options, by hand; every name that is not listed is unknown.
+# Written from each project's documentation of its own options, by hand; every name that is not
+# listed is unknown.
 CONFIGS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "Megatron-LM, dense bf16": (
         {
@@ -52,7 +56,12 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         {"schedule": "off", "global-clip": "on", "loss-scale": "on"},
     ),
     "transformers, mixtral without its auxiliary loss": (
-        {"model_type": "mixtral", "num_local_experts": 8, "router_aux_loss_coef": 0.02, "output_router_logits": False},
+        {
+            "model_type": "mixtral",
+            "num_local_experts": 8,
+            "router_aux_loss_coef": 0.02,
+            "output_router_logits": False,
+        },
         {"router-balance": "off"},
     ),
     "transformers, qwen3": ({"model_type": "qwen3", "num_hidden_layers": 28}, {"qk-norm": "on"}),
@@ -80,11 +89,23 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     ),
     "OLMo-core, warm-up of a callback is not the schedule": (
         {
-            "train_module": {"z_loss_multiplier": 1e-5, "max_grad_norm": None, "float8_config": {"enabled": False}},
-            "trainer": {"callbacks": {"sequence_length": {"warmup_steps": 2000}, "profiler": {"warmup": 5}}},
+            "train_module": {
+                "z_loss_multiplier": 1e-5,
+                "max_grad_norm": None,
+                "float8_config": {"enabled": False},
+            },
+            "trainer": {
+                "callbacks": {"sequence_length": {"warmup_steps": 2000}, "profiler": {"warmup": 5}}
+            },
             "model": {"block": {"attention": {"qk_norm": {"eps": 1e-6}}}, "init_method": "llama"},
         },
-        {"z-loss": "on", "global-clip": "off", "fp8-scaling": "not needed", "qk-norm": "on", "scaled-init": "on"},
+        {
+            "z-loss": "on",
+            "global-clip": "off",
+            "fp8-scaling": "not needed",
+            "qk-norm": "on",
+            "scaled-init": "on",
+        },
     ),
     "torchtitan": (
         {
@@ -105,10 +126,15 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     ),
     "llm-foundry": (
         {
-            "algorithms": {"gradient_clipping": {"clipping_type": "norm", "clipping_threshold": 1.0}},
+            "algorithms": {
+                "gradient_clipping": {"clipping_type": "norm", "clipping_threshold": 1.0}
+            },
             "scheduler": {"name": "cosine_with_warmup", "t_warmup": "100ba"},
             "precision": "amp_bf16",
-            "model": {"attn_config": {"qk_ln": False, "qk_gn": True}, "init_config": {"init_div_is_residual": False}},
+            "model": {
+                "attn_config": {"qk_ln": False, "qk_gn": True},
+                "init_config": {"init_div_is_residual": False},
+            },
         },
         {
             "global-clip": "on",
@@ -145,5 +171,8 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         {},
     ),
     "a weight that may be a router's": ({"z_loss_weight": 1e-4}, {}),
-    "nothing of any defence": ({"lr": 1e-3, "betas": [0.9, 0.95], "clip_skip": 1, "warmup": {"x": 1}}, {}),
+    "nothing of any defence": (
+        {"lr": 1e-3, "betas": [0.9, 0.95], "clip_skip": 1, "warmup": {"x": 1}},
+        {},
+    ),
 }

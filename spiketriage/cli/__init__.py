@@ -1,1 +1,4 @@
-"""The command line: each command parses, calls one step and shows the result; it never decides anything."""
+"""The command line: each command parses, calls one step and shows the result.
+
+It never decides anything.
+"""

@@ -1,6 +1,9 @@
-"""The edge of the program: runs the command line and turns what goes wrong into a sentence and an exit code.
+"""The edge of the program.
 
-Nothing below this module prints an error, and no traceback reaches the terminal while a disk can take it.
+Runs the command line and turns what goes wrong into a sentence and an exit code.
+
+Nothing below this module prints an error, and no traceback reaches the terminal while a disk can
+take it.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import typer
 from spiketriage import __version__
 from spiketriage.cli.show import emit, envelope, fit, visible
 from spiketriage.errors import SpiketriageError
-from spiketriage.records import StepResult
+from spiketriage.nouns.incident import StepResult
 
 BUG, INTERRUPTED, TERMINATED = 70, 130, 143
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -32,7 +35,10 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What is said about a command that did not end well; `label` introduces the command that helps."""
+    """What is said about a command that did not end well.
+
+    `label` introduces the command that helps.
+    """
 
     code: str
     exit_code: int
@@ -42,7 +48,10 @@ class Failure:
 
 
 def guard(program: Callable[[], object], argv: Sequence[str]) -> int:
-    """Run the program and return its exit code; a failure is told on stderr, with `--json` on stdout too."""
+    """Run the program and return its exit code.
+
+    A failure is told on stderr, with `--json` on stdout too.
+    """
     signal.signal(signal.SIGTERM, _terminate)
     try:
         code = program()
@@ -66,10 +75,20 @@ def explain(error: BaseException, argv: Sequence[str]) -> Failure:
     if isinstance(error, typer.TyperException):
         message = error.format_message()
         words = [] if message.startswith("No such command") else _words(argv)
-        return Failure(code="usage", exit_code=2, message=message, hint=shlex.join(["spiketriage", *words, "--help"]))
+        return Failure(
+            code="usage",
+            exit_code=2,
+            message=message,
+            hint=shlex.join(["spiketriage", *words, "--help"]),
+        )
     if isinstance(error, OSError) and error.errno in _FULL:
-        message = f"the disk is full: {_place(error)} could not be written; what was recorded before stands"
-        return Failure(code="disk-full", exit_code=6, message=message, hint=f"df -h {_folder(error)}")
+        message = (
+            f"the disk is full: {_place(error)} could not be written; what was recorded before "
+            "stands"
+        )
+        return Failure(
+            code="disk-full", exit_code=6, message=message, hint=f"df -h {_folder(error)}"
+        )
     if isinstance(error, OSError) and error.errno in _FORBIDDEN:
         message = f"no permission for {_place(error)}: {error.strerror}"
         hint = f"ls -ld {shlex.quote(_place(error))}" if error.filename else ""
@@ -78,7 +97,10 @@ def explain(error: BaseException, argv: Sequence[str]) -> Failure:
 
 
 def command_name(argv: Sequence[str]) -> str:
-    """Name the command that was typed as schemas do: `check`, `rehearse-score`; `status` for none."""
+    """Name the command that was typed as schemas do: `check`, `rehearse-score`.
+
+    `status` for none.
+    """
     return "-".join(_words(argv)) or "status"
 
 
@@ -98,7 +120,14 @@ def _tell(failure: Failure, argv: Sequence[str]) -> int:
 
 def _as_json(failure: Failure, argv: Sequence[str]) -> str:
     pastable = (failure.hint,) if failure.hint.startswith("spiketriage ") else ()
-    result = StepResult(incident="", exit_code=failure.exit_code, verdict="", lines=(), data={}, next_commands=pastable)
+    result = StepResult(
+        incident="",
+        exit_code=failure.exit_code,
+        verdict="",
+        lines=(),
+        data={},
+        next_commands=pastable,
+    )
     error = {"code": failure.code, "message": failure.message, "hint": failure.hint}
     return envelope(command_name(argv), result, error)
 
@@ -112,7 +141,9 @@ def _stopped(code: int, argv: Sequence[str]) -> Failure:
 
 def _bug(error: BaseException, argv: Sequence[str]) -> Failure:
     story = "".join(traceback.format_exception(error))
-    header = f"spiketriage {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
+    header = (
+        f"spiketriage {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
+    )
     header += shlex.join(["spiketriage", *argv]) + "\n\n"
     try:
         handle, path = tempfile.mkstemp(prefix="spiketriage-traceback-", suffix=".txt")
@@ -128,7 +159,9 @@ def _bug(error: BaseException, argv: Sequence[str]) -> Failure:
 
 def _words(argv: Sequence[str]) -> list[str]:
     words = [word for word in argv[:1] if re.fullmatch(r"[a-z]+", word)]
-    return words + [word for word in argv[1:2] if words == ["rehearse"] and word in ("list", "score")]
+    return words + [
+        word for word in argv[1:2] if words == ["rehearse"] and word in ("list", "score")
+    ]
 
 
 def _place(error: OSError) -> str:

@@ -21,7 +21,8 @@ from spiketriage.cli.show import show, show_alarm, show_text
 app = typer.Typer(
     name="spiketriage",
     help="Name the cause of a loss spike from evidence, one changed factor at a time.",
-    epilog="Exit codes: 0 holds, 1 found something against, 2 usage, 3 refused, 4 integrity, 5 inconclusive, "
+    epilog="Exit codes: 0 holds, 1 found something against, 2 usage, 3 refused, 4 integrity, 5 "
+    "inconclusive, "
     "6 partial, 7 child failed, 8 busy, 70 bug, 130 interrupted, 143 terminated.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -67,7 +68,12 @@ def triage(
     from spiketriage.runbook import triage as it
 
     result = it.run(
-        find_run(run, incidents), incidents=incidents, incident=incident, argv=called(), step=step, budget=budget
+        find_run(run, incidents),
+        incidents=incidents,
+        incident=incident,
+        argv=called(),
+        step=step,
+        budget=budget,
     )
     return show("triage", result, as_json)
 
@@ -84,7 +90,9 @@ def freeze(
     from spiketriage.runbook import freeze as it
 
     place = find_run(run, incidents)
-    result = it.run(place, incidents=incidents, incident=None, argv=called(), step=step, dry_run=dry_run)
+    result = it.run(
+        place, incidents=incidents, incident=None, argv=called(), step=step, dry_run=dry_run
+    )
     return show("freeze", result, as_json)
 
 
@@ -101,11 +109,13 @@ def hash_(
     Every artifact is read once and compared with its manifest or with the index.
     """
     from spiketriage.runbook import hash as it
-    from spiketriage.runbook.cluster import executor
+    from spiketriage.tools.cluster import executor
 
     place = find_run(run, incidents)
     with executor(cluster, it.reads(place) if cluster else ()) as workers:
-        result = it.run(place, incidents=incidents, incident=incident, argv=called(), executor=workers)
+        result = it.run(
+            place, incidents=incidents, incident=incident, argv=called(), executor=workers
+        )
     return show("hash", result, as_json)
 
 
@@ -123,7 +133,9 @@ def check(
     """
     from spiketriage.runbook import check as it
 
-    result = it.run(find_run(run, incidents), incidents=incidents, incident=incident, argv=called(), audit=audit)
+    result = it.run(
+        find_run(run, incidents), incidents=incidents, incident=incident, argv=called(), audit=audit
+    )
     return show("check", result, as_json)
 
 
@@ -143,7 +155,9 @@ def replay(
     from spiketriage.runbook import replay as it
 
     place = find_run(run, incidents)
-    result = it.run(place, incidents=incidents, incident=incident, argv=called(), repeats=repeats, last=last)
+    result = it.run(
+        place, incidents=incidents, incident=incident, argv=called(), repeats=repeats, last=last
+    )
     return show("replay", result, as_json)
 
 
@@ -171,7 +185,10 @@ def branch(
 
 @app.command()
 def bisect(
-    run: o.Run = None, incidents: o.Incidents = None, incident: o.Incident = None, as_json: o.Json = False
+    run: o.Run = None,
+    incidents: o.Incidents = None,
+    incident: o.Incident = None,
+    as_json: o.Json = False,
 ) -> int:
     """Step 6: weigh the causes; say what to run next.
 
@@ -185,7 +202,10 @@ def bisect(
 
 @app.command()
 def report(
-    run: o.Run = None, incidents: o.Incidents = None, incident: o.Incident = None, as_json: o.Json = False
+    run: o.Run = None,
+    incidents: o.Incidents = None,
+    incident: o.Incident = None,
+    as_json: o.Json = False,
 ) -> int:
     """Step 7: write the post-mortem: Markdown, HTML, JSON.
 
@@ -199,7 +219,10 @@ def report(
 
 @app.command()
 def status(
-    run: o.Run = None, incidents: o.Incidents = None, incident: o.Incident = None, as_json: o.Json = False
+    run: o.Run = None,
+    incidents: o.Incidents = None,
+    incident: o.Incident = None,
+    as_json: o.Json = False,
 ) -> int:
     """Say where the incident stands and what to type next."""
     from spiketriage.runbook import status as it
@@ -212,23 +235,27 @@ def status(
 def watch(run: o.Run = None, stdin: o.Stdin = False, as_json: o.Json = False) -> int:
     """Say at once when a step is out of the ordinary; a line an alarm.
 
-    Follows a run or a log that is being written until interrupted; with --stdin, ends where the trace ends.
+    Follows a run or a log that is being written until interrupted; with --stdin, ends where the
+    trace ends.
     Exit 1 if there was an alarm. With --json one object an alarm.
     """
-    from spiketriage.runbook import watch as it
+    from spiketriage.tools import watch as it
 
     tell = partial(show_alarm, as_json=as_json)
     return it.read(sys.stdin.buffer, tell) if stdin else it.follow(find_source(run), tell)
 
 
 @app.command()
-def inspect(path: o.Place, deep: o.Every = False, cluster: o.Cluster = None, as_json: o.Json = False) -> int:
+def inspect(
+    path: o.Place, deep: o.Every = False, cluster: o.Cluster = None, as_json: o.Json = False
+) -> int:
     """Say what a folder or file is, and what is wrong with it.
 
-    Checkpoints, logs, system evidence and data stores of the usual stacks are known; nothing is unpickled.
+    Checkpoints, logs, system evidence and data stores of the usual stacks are known; nothing is
+    unpickled.
     """
-    from spiketriage.runbook import inspect as it
-    from spiketriage.runbook.cluster import executor
+    from spiketriage.tools import inspect as it
+    from spiketriage.tools.cluster import executor
 
     with executor(cluster, (path.absolute(),)) as workers:
         result = it.run(path, deep=deep, executor=workers)
@@ -241,8 +268,8 @@ def defenses(target: o.Target = None, as_json: o.Json = False) -> int:
 
     In bring-up order, on, off or unknown, with the evidence; a harness is read and never run.
     """
+    from spiketriage.defenses import command as it
     from spiketriage.practice.rehearsal.trainer.config import ALWAYS, DEFENSES
-    from spiketriage.runbook import defenses as it
 
     place = str(find_run(None)) if target is None else target
     return show("defenses", it.run(place, switches=DEFENSES, built_in=ALWAYS), as_json)
@@ -262,14 +289,19 @@ def documents(
 ) -> int:
     """Say which documents a step consumed and which look broken.
 
-    Each is compared with others of its length in the same store; without numbers or a step, a sample is profiled.
+    Each is compared with others of its length in the same store; without numbers or a step, a
+    sample is profiled.
     """
-    from spiketriage.runbook import documents as it
-    from spiketriage.runbook.document_peers import Reading
+    from spiketriage.tools import documents as it
+    from spiketriage.tools.document_peers import Reading
 
     reading = Reading(vocab=vocab, eos=eos, pad=pad)
     asked = it.step_of(step, batch, length)
-    return show("documents", it.run(store, numbers=tuple(number or ()), step=asked, reading=reading), as_json)
+    return show(
+        "documents",
+        it.run(store, numbers=tuple(number or ()), step=asked, reading=reading),
+        as_json,
+    )
 
 
 @app.command()
@@ -281,9 +313,11 @@ def verify(
     as_json: o.Json = False,
 ) -> int:
     """Check the journal's chain and the evidence's digests."""
-    from spiketriage.runbook import verify as it
+    from spiketriage.tools import verify as it
 
-    result = it.run(find_run(run, incidents), incidents=incidents, incident=incident, argv=called(), deep=deep)
+    result = it.run(
+        find_run(run, incidents), incidents=incidents, incident=incident, argv=called(), deep=deep
+    )
     return show("verify", result, as_json)
 
 
@@ -296,10 +330,14 @@ def sql(
     as_json: o.Json = False,
 ) -> int:
     """Ask the incident's tables a question, read-only."""
-    from spiketriage.runbook import sql as it
+    from spiketriage.tools import sql as it
 
     result = it.run(
-        find_run(run, incidents), incidents=incidents, incident=incident, argv=called(), statement=statement
+        find_run(run, incidents),
+        incidents=incidents,
+        incident=incident,
+        argv=called(),
+        statement=statement,
     )
     return show("sql", result, as_json)
 

@@ -1,4 +1,6 @@
-"""Where a command works: the run folder it was given or stands in, and the words it was called with.
+"""Where a command works.
+
+The run folder it was given or stands in, and the words it was called with.
 
 This module looks for `spiketriage.toml` and never opens it.
 """
@@ -10,17 +12,20 @@ import sys
 from pathlib import Path
 
 from spiketriage.errors import UsageError
-from spiketriage.records import StepResult
+from spiketriage.nouns.incident import StepResult
 
 SETTINGS = "spiketriage.toml"
 
 
 def find_run(given: Path | None, incidents: Path | None = None) -> Path:
-    """Return the run folder: as given, else the nearest at or above the current one with settings in it.
+    """Return the run folder.
+
+    As given, else the nearest at or above the current one with settings in it.
 
     Raises:
         UsageError: none was given and none is above.
-        EvidenceError: the one that was given is no run folder, and no incident lies in it or in `incidents`.
+        EvidenceError: the one that was given is no run folder, and no incident lies in it or in
+        `incidents`.
     """
     if given is not None:
         if incidents is None and not _holds_incidents(given):
@@ -65,7 +70,9 @@ def standing() -> StepResult:
     except UsageError as error:
         lines = (f"no incident at hand: {error.message}",)
         following = ("spiketriage demo",)
-        return StepResult(incident="", exit_code=0, verdict="", lines=lines, data={}, next_commands=following)
+        return StepResult(
+            incident="", exit_code=0, verdict="", lines=lines, data={}, next_commands=following
+        )
     from spiketriage.runbook import status
 
     return status.run(run, incidents=None, incident=None, argv=called())

@@ -1,4 +1,6 @@
-"""`spiketriage rehearse`: train a small real run with a planted fault, list the faults, score the verdicts.
+"""`spiketriage rehearse`.
+
+Train a small real run with a planted fault, list the faults, score the verdicts.
 
 Like every command it parses, calls and shows; what a fault is, only `practice` knows.
 """
@@ -29,11 +31,16 @@ def rehearse(
         return 0
     if fault is None or out is None:
         hint = "spiketriage rehearse --fault shard-bitrot --out rehearsal-run"
-        raise UsageError("a rehearsal needs --fault and --out; `spiketriage rehearse list` shows the faults", hint=hint)
+        raise UsageError(
+            "a rehearsal needs --fault and --out; `spiketriage rehearse list` shows the faults",
+            hint=hint,
+        )
     from spiketriage.practice.rehearsal import launch as it
 
     return show(
-        "rehearse", it.run(fault=fault, seed=seed, out=out, defenses=tuple(defense or ()), argv=called()), as_json
+        "rehearse",
+        it.run(fault=fault, seed=seed, out=out, defenses=tuple(defense or ()), argv=called()),
+        as_json,
     )
 
 
@@ -46,7 +53,12 @@ def list_(as_json: o.Json = False) -> int:
 
 
 @app.command()
-def score(seeds: o.Seeds = "11,12,13", fault: o.Faults = None, keep: o.Keep = None, as_json: o.Json = False) -> int:
+def score(
+    seeds: o.Seeds = "11,12,13",
+    fault: o.Faults = None,
+    keep: o.Keep = None,
+    as_json: o.Json = False,
+) -> int:
     """Rehearse and triage every fault; count the right verdicts.
 
     Every fault is planted once for every seed.
@@ -54,4 +66,6 @@ def score(seeds: o.Seeds = "11,12,13", fault: o.Faults = None, keep: o.Keep = No
     chosen, faults = numbers(seeds), tuple(fault or ())
     from spiketriage.practice.rehearsal import score as it
 
-    return show("rehearse-score", it.run(seeds=chosen, faults=faults, keep=keep, argv=called()), as_json)
+    return show(
+        "rehearse-score", it.run(seeds=chosen, faults=faults, keep=keep, argv=called()), as_json
+    )

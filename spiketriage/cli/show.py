@@ -14,18 +14,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
-from spiketriage.records import StepResult
+from spiketriage.nouns.incident import StepResult
 from spiketriage.wire.telemetry import encode_json
 
 if TYPE_CHECKING:
-    from spiketriage.detect import Alarm
+    from spiketriage.detect.detector import Alarm
 
 _PLAIN = str.maketrans(
     {"—": "-", "–": "-", "…": "...", "→": "->", "←": "<-", "×": "x", "÷": "/", "≤": "<=", "≥": ">="}
     | {"‘": "'", "’": "'", "“": '"', "”": '"', "·": "-", "•": "*", "±": "+-", "≠": "!=", "≈": "~"}
 )
 _UNSHOWN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-_WHOLE = re.compile(r"(?:next|  or): |    (?:import|rehearse)  ")  # what a person copies must come in one piece
+_WHOLE = re.compile(
+    r"(?:next|  or): |    (?:import|rehearse)  "
+)  # what a person copies must come in one piece
 _STYLES = (
     (r"\b(differs|nonfinite|established|refused|missing)\b", "bold red"),
     (r"\b(agrees|bitwise identical|nothing-found)\b", "green"),
@@ -78,13 +80,21 @@ def show_text(lines: Iterable[str]) -> None:
 
 
 def wrapped(line: str, width: int) -> str:
-    """Break a line at the width of a terminal, with a hanging indent; commands to paste stay whole."""
+    """Break a line at the width of a terminal, with a hanging indent.
+
+    Commands to paste stay whole.
+    """
     if len(line) <= width or _WHOLE.match(line):
         return line
     columns = [gap.end() for gap in re.finditer(r" {2,}", line) if gap.end() <= width // 2]
     hang = " " * (columns[-1] if columns else 2)
     pieces = textwrap.wrap(
-        line, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+        line,
+        width,
+        subsequent_indent=hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
     )
     return "\n".join(pieces)
 
@@ -136,6 +146,9 @@ def _coloured(text: str) -> str:
 
 
 def _silence(stream: TextIO) -> None:
-    """Point the stream at nothing: the interpreter's last flush must not fail and change the exit code."""
+    """Point the stream at nothing.
+
+    The interpreter's last flush must not fail and change the exit code.
+    """
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), stream.fileno())

@@ -1,20 +1,27 @@
 """The generations a replay may start from: the newest sound one older than the onset, and the next.
 
-This module never reads a file: it judges by what was measured, and says why it refused each newer one.
+This module never reads a file: it judges by what was measured, and says why it refused each newer
+one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spiketriage.records import Anchors, GenerationFacts
+from spiketriage.nouns.checkpoint import GenerationFacts
+from spiketriage.nouns.incident import Anchors
 
 
 def select_anchors(
     generations: Iterable[GenerationFacts], onset: int | None, suspect: int | None, reason: str
 ) -> Anchors:
-    """The anchors of an incident; without an onset the newest sound generation is the known-good one."""
-    newest_first = sorted(generations, key=lambda one: (-1 if one.step is None else one.step, one.name), reverse=True)
+    """The anchors of an incident.
+
+    Without an onset the newest sound generation is the known-good one.
+    """
+    newest_first = sorted(
+        generations, key=lambda one: (-1 if one.step is None else one.step, one.name), reverse=True
+    )
     good: list[str] = []
     at: int | None = None
     refused: dict[str, str] = {}
@@ -22,7 +29,9 @@ def select_anchors(
         why = refusal(generation, onset)
         if why:
             refused[generation.name] = why
-        elif not good or generation.step != at:  # a second copy of the same step (`last.ckpt`) is not an older one
+        elif (
+            not good or generation.step != at
+        ):  # a second copy of the same step (`last.ckpt`) is not an older one
             good.append(generation.name)
             at = generation.step
         if len(good) == 2:

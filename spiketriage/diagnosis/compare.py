@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from spiketriage.records import LoadRecord, StepRecord, Where
+from spiketriage.nouns.incident import Where
+from spiketriage.nouns.telemetry import LoadRecord, StepRecord
 from spiketriage.wire.chain import STATE_FIELDS, position
 
 SCALARS = ("loss/sum", "loss/mean", "grad/norm", "update/norm")
@@ -21,8 +22,9 @@ Chain = Mapping[int, Mapping[int, StepRecord]]  # step → rank → record
 class Comparison:
     """Two chains side by side: how much was compared, and where they part first.
 
-    `prefix_steps` counts the steps before the first difference; `keys` are all links of the first differing stage
-    that differ, on the rank of `where`; `ranks` every rank on which that stage differs.
+    `prefix_steps` counts the steps before the first difference; `keys` are all links of the first
+    differing stage that differ, on the rank of `where`; `ranks` every rank on which that stage
+    differs.
     """
 
     num_links: int
@@ -49,14 +51,17 @@ def compare(left: Chain, right: Chain) -> Comparison:
         found: dict[tuple[int, str], dict[int, list[str]]] = {}
         for rank in sorted(set(left[step]) & set(right[step])):
             ours, theirs = left[step][rank].digests, right[step][rank].digests
-            # NaN has many bit patterns: a link that is nonfinite on both sides has nothing to compare.
+            # NaN has many bit patterns: a link that is nonfinite on both sides has nothing to
+            # compare.
             silent = set(left[step][rank].nonfinite) & set(right[step][rank].nonfinite)
             for link, digest in ours.items():
                 if link not in theirs or link in silent:
                     continue
                 num_links += 1
                 if theirs[link] != digest:
-                    found.setdefault((position(link.stage), link.stage), {}).setdefault(rank, []).append(link.key)
+                    found.setdefault((position(link.stage), link.stage), {}).setdefault(
+                        rank, []
+                    ).append(link.key)
         if found:
             (_, stage), ranks = min(found.items())
             rank = min(ranks)
@@ -64,7 +69,12 @@ def compare(left: Chain, right: Chain) -> Comparison:
                 num_links=num_links,
                 num_steps=len(steps),
                 prefix_steps=prefix,
-                where=Where(step=step, stage=stage, key=ranks[rank][0], rank=rank if len(ranks) == 1 else None),
+                where=Where(
+                    step=step,
+                    stage=stage,
+                    key=ranks[rank][0],
+                    rank=rank if len(ranks) == 1 else None,
+                ),
                 keys=tuple(ranks[rank]),
                 ranks=tuple(ranks),
             )
@@ -84,29 +94,46 @@ def compare_loads(left: Iterable[LoadRecord], right: Iterable[LoadRecord]) -> Wh
         ]
         if ranks:
             step = next(load.step for load in ours.values())
-            return Where(step=step + 1, stage="restored", key=name, rank=ranks[0] if len(ranks) == 1 else None)
+            return Where(
+                step=step + 1,
+                stage="restored",
+                key=name,
+                rank=ranks[0] if len(ranks) == 1 else None,
+            )
     return None
 
 
 def _is_other(one: str | None, other: str | None) -> bool:
-    """Whether both loads state a digest, and not the same; after a rollback production states none of its guard."""
+    """Whether both loads state a digest, and not the same.
+
+    After a rollback production states none of its guard.
+    """
     return bool(one and other and one != other)
 
 
 def relative_noise(left: Chain, right: Chain) -> float:
-    """Largest relative difference of the scalar stages of two chains; nonfinite against the same nonfinite is none."""
+    """Largest relative difference of the scalar stages of two chains.
+
+    Nonfinite against the same nonfinite is none.
+    """
     worst = 0.0
     for step in set(left) & set(right):
         for rank in set(left[step]) & set(right[step]):
             for name in SCALARS:
-                ours, theirs = left[step][rank].metrics.get(name), right[step][rank].metrics.get(name)
+                ours, theirs = (
+                    left[step][rank].metrics.get(name),
+                    right[step][rank].metrics.get(name),
+                )
                 if ours is not None and theirs is not None:
                     worst = max(worst, relative(ours, theirs))
     return worst
 
 
 def relative(left: float, right: float) -> float:
-    """|left − right| over the larger magnitude; 0 for two values that are nonfinite in the same way."""
+    """|left − right| over the larger magnitude.
+
+    0 for two values that are nonfinite in the same way.
+    """
     if math.isfinite(left) and math.isfinite(right):
         scale = max(abs(left), abs(right))
         return abs(left - right) / scale if scale else 0.0

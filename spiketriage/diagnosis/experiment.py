@@ -1,4 +1,6 @@
-"""The shape of an experiment: a control, trials that differ from it in one factor, and a reading of the answers.
+"""The shape of an experiment.
+
+A control, trials that differ from it in one factor, and a reading of the answers.
 
 Nothing here starts a trial; the lint refuses two factors at once before anything runs.
 """
@@ -14,7 +16,7 @@ from spiketriage.diagnosis.compare import relative
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Band, Setting, distance
 from spiketriage.errors import RefusedError
-from spiketriage.records import Finding, Outcome, Where
+from spiketriage.nouns.incident import Finding, Outcome, Where
 from spiketriage.wire.trial import Trial
 
 REFERENCE_BAND = 4.0  # times the largest effect among the controls (prototype.md §7)
@@ -63,7 +65,10 @@ def lint(experiment: Experiment, arms: tuple[Arm, ...]) -> None:
 
 
 def anomaly(answer: Answer, step: int, band: Band) -> float:
-    """How far a trial's step lies outside production's band, in robust scales; NaN when it was not executed."""
+    """How far a trial's step lies outside production's band, in robust scales.
+
+    NaN when it was not executed.
+    """
     record = answer.at(min((r.rank for r in answer.steps), default=0), step)
     return math.nan if record is None else distance(record, band)
 
@@ -76,12 +81,17 @@ def scales(score: float) -> str:
 def read_cell(
     name: str, setting: Setting, answers: Mapping[str, Answer], trials: tuple[Trial, ...], what: str
 ) -> Finding:
-    """One cell of the 2×2: anomalous (`differs`), `nonfinite`, or like production before the incident (`agrees`)."""
+    """One cell of the 2×2.
+
+    Anomalous (`differs`), `nonfinite`, or like production before the incident (`agrees`).
+    """
     scores = sorted(anomaly(answers[trial.key], trial.first_step, setting.band) for trial in trials)
     if not scores or any(math.isnan(score) for score in scores):
         return not_testable(name, f"{what}: no answer")
     score = scores[len(scores) // 2]
-    outcome = "nonfinite" if math.isinf(score) else ("differs" if score > setting.threshold else "agrees")
+    outcome = (
+        "nonfinite" if math.isinf(score) else ("differs" if score > setting.threshold else "agrees")
+    )
     words = {
         "agrees": "behaves like the steps before",
         "differs": "is anomalous",
@@ -91,7 +101,8 @@ def read_cell(
         name=name,
         outcome=outcome,  # type: ignore[arg-type]
         source="experiment",
-        summary=f"{what} {words[outcome]}" + (f" ({score:.1f} scales off)" if math.isfinite(score) else ""),
+        summary=f"{what} {words[outcome]}"
+        + (f" ({score:.1f} scales off)" if math.isfinite(score) else ""),
         where=Where(step=setting.suspect),
         expected=f"within {setting.threshold:.1f} scales of loss {setting.band.loss:.3f}",
         seen=scales(score),
@@ -100,7 +111,9 @@ def read_cell(
     )
 
 
-def reference_arms(setting: Setting, *, kernel: str = "deployed", precision: str = "deployed") -> tuple[Arm, ...]:
+def reference_arms(
+    setting: Setting, *, kernel: str = "deployed", precision: str = "deployed"
+) -> tuple[Arm, ...]:
     """Suspect and clean batches on the suspect state, each with and without the reference."""
     return tuple(
         Arm(
@@ -111,7 +124,9 @@ def reference_arms(setting: Setting, *, kernel: str = "deployed", precision: str
     )
 
 
-def read_reference(name: str, setting: Setting, answers: Mapping[str, Answer], arms: tuple[Arm, ...]) -> Finding:
+def read_reference(
+    name: str, setting: Setting, answers: Mapping[str, Answer], arms: tuple[Arm, ...]
+) -> Finding:
     """Effect of a reference on the suspect batch, against its effect on clean batches in the run's own mode."""
     effects = [_effect(answers, arm) for arm in arms]
     suspect, clean = effects[0], effects[1:]
@@ -120,7 +135,11 @@ def read_reference(name: str, setting: Setting, answers: Mapping[str, Answer], a
     ratio = suspect / band if band > 0 else (math.inf if suspect > 0 else 0.0)
     outcome = "differs" if healed or ratio > REFERENCE_RATIO else "agrees"
     degree = "far more than" if outcome == "differs" else "as little as"
-    seen = "finite with the reference, not without" if healed else f"{suspect:.3g} relative, {ratio:.3g} bands"
+    seen = (
+        "finite with the reference, not without"
+        if healed
+        else f"{suspect:.3g} relative, {ratio:.3g} bands"
+    )
     return Finding(
         name=name,
         outcome=outcome,  # type: ignore[arg-type]
@@ -139,7 +158,9 @@ def not_testable(name: str, reason: str) -> Finding:
     return Finding(name=name, outcome="not testable", source="experiment", summary=reason)
 
 
-def read_heals(name: str, setting: Setting, answers: Mapping[str, Answer], arm: Arm, what: str) -> Finding:
+def read_heals(
+    name: str, setting: Setting, answers: Mapping[str, Answer], arm: Arm, what: str
+) -> Finding:
     """Whether the suspect step is ordinary (`agrees`) once the factor is changed, or still anomalous (`differs`)."""
     answer = answers[arm.variant.key]
     if answer.not_testable:
@@ -153,7 +174,8 @@ def read_heals(name: str, setting: Setting, answers: Mapping[str, Answer], arm: 
         name=name,
         outcome=outcome,  # type: ignore[arg-type]
         source="experiment",
-        summary=f"{what}, step {setting.suspect} is {'ordinary' if outcome == 'agrees' else 'still anomalous'}{off}",
+        summary=f"{what}, step {setting.suspect} is "
+        f"{'ordinary' if outcome == 'agrees' else 'still anomalous'}{off}",
         where=Where(step=setting.suspect),
         expected=f"within {setting.threshold:.1f} scales",
         seen=scales(score),
@@ -162,8 +184,13 @@ def read_heals(name: str, setting: Setting, answers: Mapping[str, Answer], arm: 
     )
 
 
-def read_difference(name: str, where: Where | None, *, same: str, apart: str, trials: tuple[Trial, ...]) -> Finding:
-    """Two chains compared link by link: `where` they part first, or None; one sentence for each case."""
+def read_difference(
+    name: str, where: Where | None, *, same: str, apart: str, trials: tuple[Trial, ...]
+) -> Finding:
+    """Two chains compared link by link: `where` they part first, or None.
+
+    One sentence for each case.
+    """
     outcome: Outcome = "agrees" if where is None else "differs"
     return Finding(
         name=name,
@@ -178,7 +205,9 @@ def read_difference(name: str, where: Where | None, *, same: str, apart: str, tr
 
 
 def without_effect(experiment: Experiment, setting: Setting, answers: Mapping[str, Answer]) -> str:
-    """Why the experiment's factor is not proven to have changed alone; empty when every digest says it did.
+    """Why the experiment's factor is not proven to have changed alone.
+
+    Empty when every digest says it did.
 
     Real teams were misled by interventions that silently did not happen (diagnosis.md §0.9).
     """
@@ -194,11 +223,17 @@ def _complaint(factor: str, answers: Mapping[str, Answer], arm: Arm) -> str:
     if variant.not_testable:
         return variant.not_testable
     if factor == "code":
-        ours, theirs = ([one.code_digest for one in answer.identities] for answer in (control, variant))
+        ours, theirs = (
+            [one.code_digest for one in answer.identities] for answer in (control, variant)
+        )
         return "both trials ran the same code" if ours == theirs else ""
     if arm.variant.kind != "probe":
-        return ""  # a skip proves itself by the step that it lacks, a loader by the state that it leaves
-    same_batch, same_state = _same(control, variant, "batch"), _same(control, variant, "params_before")
+        # a skip proves itself by the step that it lacks, a loader by the state that it leaves
+        return ""
+    same_batch, same_state = (
+        _same(control, variant, "batch"),
+        _same(control, variant, "params_before"),
+    )
     if factor == "batch":
         return "" if same_state and not same_batch else "batch and state did not change as asked"
     if factor == "state":
@@ -207,11 +242,17 @@ def _complaint(factor: str, answers: Mapping[str, Answer], arm: Arm) -> str:
         return "batch or state changed along with the reference"
     if _changed(answers, arm) or _is_reference(factor, control):
         return ""
-    return "the reference changed no digest, and the run does not say that it already computes this way"
+    return (
+        "the reference changed no digest, and the run does not say that it already computes "
+        "this way"
+    )
 
 
 def _is_reference(factor: str, control: Answer) -> bool:
-    """Whether every rank says that what it deploys is the reference: then nothing may change, and nothing is wrong."""
+    """Whether every rank says that what it deploys is the reference.
+
+    Then nothing may change, and nothing is wrong.
+    """
     deployed = {str(getattr(identity, factor)) for identity in control.identities}
     return bool(deployed) and deployed <= REFERENCES[factor]
 
@@ -220,7 +261,12 @@ def _same(left: Answer, right: Answer, stage: str) -> bool:
     """Whether two probes saw the same `stage` on every rank."""
 
     def links(answer: Answer) -> dict[tuple[int, str], bytes]:
-        return {(r.rank, link.key): d for r in answer.steps for link, d in r.digests.items() if link.stage == stage}
+        return {
+            (r.rank, link.key): d
+            for r in answer.steps
+            for link, d in r.digests.items()
+            if link.stage == stage
+        }
 
     return links(left) == links(right)
 
@@ -244,6 +290,8 @@ def _changed(answers: Mapping[str, Answer], arm: Arm) -> bool:
     """Proof by digest that the factor took effect."""
     for record in answers[arm.control.key].steps:
         other = answers[arm.variant.key].at(record.rank, record.step)
-        if other is not None and any(other.digests.get(link) != digest for link, digest in record.digests.items()):
+        if other is not None and any(
+            other.digests.get(link) != digest for link, digest in record.digests.items()
+        ):
             return True
     return False

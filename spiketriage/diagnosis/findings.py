@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from spiketriage.records import Finding, Where
+from spiketriage.nouns.incident import Finding, Where
 
 MAX_NAMED = 3
 NOWHERE = Where()
@@ -32,7 +32,9 @@ def listed(names: Collection[str], unit: str = "") -> str:
 
 def ranks_text(ranks: Sequence[int]) -> str:
     """`rank 1`, or `ranks 0, 1 and 5 more`."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {listed([str(rank) for rank in ranks])}"
+    return (
+        f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {listed([str(rank) for rank in ranks])}"
+    )
 
 
 def counted(number: int, noun: str) -> str:

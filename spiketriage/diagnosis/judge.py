@@ -1,6 +1,9 @@
-"""Weigh the findings: which causes explain all of them, which are contradicted, what is untested, what may be said.
+"""Weigh the findings.
 
-The judge reads predictions as data and never names a cause while one of its deciding cells is untested.
+Which causes explain all of them, which are contradicted, what is untested, what may be said.
+
+The judge reads predictions as data and never names a cause while one of its deciding cells is
+untested.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spiketriage.diagnosis.cause import ASIDE, NEUTRAL, Cause
-from spiketriage.records import CauseView, Finding, Verdict, Where
+from spiketriage.nouns.incident import CauseView, Finding, Verdict, Where
 from spiketriage.wire.chain import position
 
 NOTHING_DONE = "too little was tested to say anything"
@@ -18,11 +21,15 @@ DAMAGE = ("generation-digests",)  # harms the next rollback, whatever caused thi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What the judge weighs: judged findings by name, the step that spiked, and what could still be tried.
+    """What the judge weighs.
 
-    `alarmed` says that something raised an alarm or was pointed at, even if loss and gradient norm look ordinary.
+    Judged findings by name, the step that spiked, and what could still be tried.
 
-    `possible` are experiments that can still be run; `besides` are damages that no cause is asked to explain.
+    `alarmed` says that something raised an alarm or was pointed at, even if loss and gradient norm
+    look ordinary.
+
+    `possible` are experiments that can still be run; `besides` are damages that no cause is asked
+    to explain.
     """
 
     findings: Mapping[str, Finding]
@@ -49,7 +56,9 @@ def make_case(
     """The case of the judged findings; context is left out."""
     findings = tuple(findings)
     judged = {finding.name: finding for finding in findings if finding.judged}
-    besides = tuple(f.summary for f in findings if f.name in DAMAGE and not f.judged and f.outcome == "differs")
+    besides = tuple(
+        f.summary for f in findings if f.name in DAMAGE and not f.judged and f.outcome == "differs"
+    )
     return Case(
         findings=judged,
         spike_step=spike_step,
@@ -63,7 +72,11 @@ def make_case(
 def allowed(cause: Cause, finding: Finding, *, spiked: bool) -> bool:
     """Whether `cause` allows this outcome, at this stage when it says a stage."""
     where = finding.where
-    spellings = {finding.outcome, f"{finding.outcome}@{where.stage}", f"{finding.outcome}@{where.field}"}
+    spellings = {
+        finding.outcome,
+        f"{finding.outcome}@{where.stage}",
+        f"{finding.outcome}@{where.field}",
+    }
     if where.rank is not None:
         spellings.add(f"{finding.outcome}@{where.stage}#1")
     return any(option in spellings for option in cause.allows(finding.name, spiked=spiked))
@@ -77,12 +90,17 @@ def deciding(cause: Cause, case: Case) -> tuple[str, ...]:
 def weigh(cause: Cause, case: Case) -> CauseView:
     """How one cause stands."""
     tested = {name: f for name, f in case.findings.items() if f.outcome != "not testable"}
-    # What comes after the spike cannot have caused it: it speaks against a cause that lies there, and of no other.
+    # What comes after the spike cannot have caused it: it speaks against a cause that lies there,
+    # and of no other.
     late = {name for name, finding in tested.items() if _is_late(finding, case)}
     against = tuple(
         name
         for name, finding in tested.items()
-        if (name in cause.located_by if name in late else not allowed(cause, finding, spiked=case.spiked))
+        if (
+            name in cause.located_by
+            if name in late
+            else not allowed(cause, finding, spiked=case.spiked)
+        )
     )
     support = tuple(
         name
@@ -94,7 +112,9 @@ def weigh(cause: Cause, case: Case) -> CauseView:
     )
     untested = tuple(name for name in deciding(cause, case) if name not in tested)
     status = (
-        "contradicted" if against or (cause.needs_spike and not case.spiked) else ("open" if untested else "decided")
+        "contradicted"
+        if against or (cause.needs_spike and not case.spiked)
+        else ("open" if untested else "decided")
     )
     return CauseView(
         name=cause.name,
@@ -111,15 +131,17 @@ def _is_late(finding: Finding, case: Case) -> bool:
     step = finding.where.step
     if finding.outcome == "agrees" or step is None or case.spike_step is None:
         return False
-    behind = finding.where.stage is not None and position(finding.where.stage) >= position("clip_lr")
+    behind = finding.where.stage is not None and position(finding.where.stage) >= position(
+        "clip_lr"
+    )
     return step > case.spike_step or (step == case.spike_step and behind)
 
 
 def anomalies(case: Case) -> tuple[str, ...]:
     """Names of findings that speak against the run.
 
-    What one changed factor did to a spike, and how replays relate to each other, is nothing against it; a step after
-    the window that production does not repeat is, if no cause has claimed it.
+    What one changed factor did to a spike, and how replays relate to each other, is nothing against
+    it; a step after the window that production does not repeat is, if no cause has claimed it.
     """
     silent = {*NEUTRAL} - {"later-window"}
     return tuple(
@@ -140,25 +162,47 @@ def judge(causes: Sequence[Cause], case: Case) -> Verdict:
         return _named(by_name[decided[0].name], sure=len(alive) == 1, views=views, case=case)
     if alive:
         names = tuple(view.name for view in alive)
-        return _verdict(case, views, "undetermined", f"still possible: {', '.join(names)}", candidates=names)
+        return _verdict(
+            case, views, "undetermined", f"still possible: {', '.join(names)}", candidates=names
+        )
     found = anomalies(case)
     if found and set(found) <= set(ASIDE) and case.spiked:
         marks = ", ".join(found)
-        return _verdict(case, views, "unresolved", f"something spiked and left its marks ({marks}); nothing says why")
+        return _verdict(
+            case,
+            views,
+            "unresolved",
+            f"something spiked and left its marks ({marks}); nothing says why",
+        )
     if found:
         together = " together" if len(found) > 1 else ""
-        return _verdict(case, views, "unresolved", f"no known cause explains {', '.join(found)}{together}")
+        return _verdict(
+            case, views, "unresolved", f"no known cause explains {', '.join(found)}{together}"
+        )
     if case.alarmed or case.spiked:
-        return _verdict(case, views, "unresolved", "something spiked, and no check or experiment found what differs")
+        return _verdict(
+            case,
+            views,
+            "unresolved",
+            "something spiked, and no check or experiment found what differs",
+        )
     if not _was_looked_at(case):
         return _verdict(case, views, "unresolved", NOTHING_DONE)
-    return _verdict(case, views, "nothing-found", "no step differs: every check and replay that was done agrees")
+    return _verdict(
+        case, views, "nothing-found", "no step differs: every check and replay that was done agrees"
+    )
 
 
 def _was_looked_at(case: Case) -> bool:
-    """Whether silence means something: the window was replayed, and at least one check could be done."""
+    """Whether silence means something.
+
+    The window was replayed, and at least one check could be done.
+    """
     replay = case.findings.get("replay")
-    checked = any(f.source == "check" and f.outcome == "agrees" and f.name not in ASIDE for f in case.findings.values())
+    checked = any(
+        f.source == "check" and f.outcome == "agrees" and f.name not in ASIDE
+        for f in case.findings.values()
+    )
     return replay is not None and replay.outcome == "agrees" and checked
 
 
@@ -171,13 +215,18 @@ def _testable(alive: Sequence[CauseView], decided: Sequence[CauseView], case: Ca
 def _named(cause: Cause, *, sure: bool, views: tuple[CauseView, ...], case: Case) -> Verdict:
     where = locate(cause, case.findings)
     if cause.verdict is not None:
-        return _verdict(case, views, cause.verdict, cause.summary, where=where, repair=cause.repair, cause=cause)
+        return _verdict(
+            case, views, cause.verdict, cause.summary, where=where, repair=cause.repair, cause=cause
+        )
     kind, summary = "established" if sure else "supported", cause.summary
     if case.spike_step is not None and _is_remote(cause, where, case.spike_step):
-        # Nothing shows the way from there to here: another fault, that left no trace of its own, is not excluded.
+        # Nothing shows the way from there to here: another fault, that left no trace of its own, is
+        # not excluded.
         kind = "supported"
         summary += f"; the steps between it and the spike at {case.spike_step} are not explained"
-    return _verdict(case, views, kind, summary, where=where, repair=cause.repair, cause=cause, named=True)
+    return _verdict(
+        case, views, kind, summary, where=where, repair=cause.repair, cause=cause, named=True
+    )
 
 
 def _is_remote(cause: Cause, where: Where, spike_step: int) -> bool:
@@ -209,7 +258,9 @@ def _verdict(
     named: bool = False,
     candidates: tuple[str, ...] = (),
 ) -> Verdict:
-    untested = {name for name, f in case.findings.items() if f.outcome == "not testable"} | set(case.possible)
+    untested = {name for name, f in case.findings.items() if f.outcome == "not testable"} | set(
+        case.possible
+    )
     return Verdict(
         kind=kind,  # type: ignore[arg-type]
         cause=cause.name if cause is not None and named else None,

@@ -1,6 +1,7 @@
 """Start trial workers and collect what they answered: only trials that are not done yet are run.
 
-The desk never imports torch: workers are child processes of the user's own Python, on a leash that ends them with us.
+The desk never imports torch: workers are child processes of the user's own Python, on a leash that
+ends them with us.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from pathlib import Path
 from spiketriage import durable
 from spiketriage.digests import of_file
 from spiketriage.errors import CorruptFileError, EvidenceError, TrialError
-from spiketriage.readers.telemetry.native import read_segment
-from spiketriage.records import Identity, LoadRecord, StepRecord, TrialRow
+from spiketriage.nouns.incident import TrialRow
+from spiketriage.nouns.telemetry import Identity, LoadRecord, StepRecord
+from spiketriage.readers.telemetry.run.native import read_segment
 from spiketriage.wire import trial as wire
 from spiketriage.wire.trial import LEASH, Launch, Trial
 
@@ -44,7 +46,10 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What one trial answered: its row for the incident, every rank's chain, and what each rank says of itself."""
+    """What one trial answered.
+
+    Its row for the incident, every rank's chain, and what each rank says of itself.
+    """
 
     trial: Trial
     row: TrialRow
@@ -75,7 +80,9 @@ def execute(site: Site, trials: Sequence[Trial]) -> dict[str, Answer]:
 
 
 def _require_unchanged(site: Site, generation: str) -> None:
-    """Refuse to start from a generation that is no longer what was frozen: it would accuse production.
+    """Refuse to start from a generation that is no longer what was frozen.
+
+    It would accuse production.
 
     Raises:
         EvidenceError: a file is missing or its digest differs.
@@ -84,7 +91,9 @@ def _require_unchanged(site: Site, generation: str) -> None:
     for name, expected in site.digests.get(generation, {}).items():
         seen = of_file(folder / name)
         if seen != expected:
-            raise CorruptFileError(folder / name, "is not what its frozen manifest says", expected=expected, seen=seen)
+            raise CorruptFileError(
+                folder / name, "is not what its frozen manifest says", expected=expected, seen=seen
+            )
 
 
 def _is_done(site: Site, trial: Trial) -> bool:
@@ -92,7 +101,9 @@ def _is_done(site: Site, trial: Trial) -> bool:
     folder = site.trials / trial.key
     try:
         chains = json.loads((folder / "done.json").read_text(encoding="utf-8"))["chains"]
-        return bool(chains) and all(of_file(folder / name) == digest for name, digest in chains.items())
+        return bool(chains) and all(
+            of_file(folder / name) == digest for name, digest in chains.items()
+        )
     except (OSError, ValueError, KeyError, EvidenceError):
         return False
 
@@ -116,19 +127,28 @@ def _launch(site: Site, code: str, trials: Sequence[Trial]) -> None:
     code_seen = run_leashed(workers, log, limit_s=LIMIT_S)
     if code_seen != 0:
         raise TrialError(
-            f"a launch of {len(trials)} trials ended with exit code {code_seen}: {_reason(order)}; its log is {log}",
+            f"a launch of {len(trials)} trials ended with exit code {code_seen}: "
+            f"{_reason(order)}; its log is {log}",
             hint=f"tail -n 40 {log}",
         )
 
 
 def torchrun(num_processes: int, *program: str) -> list[str]:
     """The command line that starts `program` on every rank of this machine."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={num_processes}",
+    ]
     return [*launcher, *program]
 
 
 def run_leashed(argv: Sequence[str], log: Path, *, limit_s: float) -> int:
-    """Run processes that end with us, however we end; returns the exit code, their words go to `log`.
+    """Run processes that end with us, however we end.
+
+    Returns the exit code, their words go to `log`.
 
     The pipe on their standard input is the leash: it closes when this process is gone.
     """
@@ -164,12 +184,16 @@ def _answer(site: Site, trial: Trial, *, cached: bool) -> Answer:
     try:
         done = json.loads((folder / "done.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise EvidenceError(f"{folder}/done.json: cannot be read: {error}", hint=f"rm -r {folder}") from error
+        raise EvidenceError(
+            f"{folder}/done.json: cannot be read: {error}", hint=f"rm -r {folder}"
+        ) from error
     segments = [read_segment(path) for path in sorted(folder.glob("rank-*.chain"))]
     return Answer(
         trial=trial,
         cached=cached,
-        row=row(trial, "done", num_steps=int(done["num_steps_executed"]), wall_s=float(done["wall_s"])),
+        row=row(
+            trial, "done", num_steps=int(done["num_steps_executed"]), wall_s=float(done["wall_s"])
+        ),
         steps=tuple(step for segment in segments for step in segment.steps),
         loads=tuple(load for segment in segments for load in segment.loads),
         identities=tuple(segment.identity for segment in segments if segment.identity),

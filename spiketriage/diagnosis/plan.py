@@ -1,4 +1,6 @@
-"""Choose what to do next: the experiments that best split the causes still possible, per step of cost.
+"""Choose what to do next.
+
+The experiments that best split the causes still possible, per step of cost.
 
 It proposes and never runs; an experiment that cannot change the verdict is not proposed.
 """
@@ -36,8 +38,8 @@ class Proposal:
 def possible(experiments: Sequence[Experiment], setting: Setting, case: Case) -> tuple[str, ...]:
     """Names of experiments that this setting allows and that were not done yet.
 
-    Batch experiments mean something only when the incident spiked and reproduced (DESIGN §6), and the look at a
-    later window only when it did not.
+    Batch experiments mean something only when the incident spiked and reproduced (DESIGN §6), and
+    the look at a later window only when it did not.
     """
     if setting.unreplayable:
         return ()
@@ -58,7 +60,12 @@ def is_meaningful(experiment: Experiment, *, reproduced: bool, spiked: bool) -> 
     """Whether the answer could mean anything, given whether the replay reproduced and something spiked."""
     if experiment.NAME == LATER:
         return not reproduced
-    needs_spike = experiment.FACTOR in ("batch", "state", "kernel", "precision") or experiment.NAME.endswith("-heals")
+    needs_spike = experiment.FACTOR in (
+        "batch",
+        "state",
+        "kernel",
+        "precision",
+    ) or experiment.NAME.endswith("-heals")
     return reproduced and (spiked or not needs_spike)
 
 
@@ -73,7 +80,8 @@ def propose(
         return Proposal(
             experiments=options,
             num_steps=setting.replay().num_steps,
-            why="a replay tells what repeats from what happened once; every later experiment rests on it",
+            why="a replay tells what repeats from what happened once; every later experiment "
+            "rests on it",
         )
     alive = [cause for cause in causes if weigh(cause, case).status != "contradicted"]
     views = {cause.name: weigh(cause, case) for cause in alive}
@@ -93,12 +101,22 @@ def _cheapest_split(
     by_name = {experiment.NAME: experiment for experiment in experiments}
     if setting.spiked and any(name in options for name in TWO_BY_TWO):
         chosen = tuple(name for name in TWO_BY_TWO if name in options)
-        why = "the 2×2 of state and batch, with skip: it tells batch from state before anything dearer is tried"
-        return Proposal(experiments=chosen, num_steps=cost([by_name[n] for n in chosen], setting), why=why)
-    scores = {name: _pairs_split(name, suspects, case) / max(1, cost([by_name[name]], setting)) for name in options}
+        why = (
+            "the 2×2 of state and batch, with skip: it tells batch from state before anything "
+            "dearer is tried"
+        )
+        return Proposal(
+            experiments=chosen, num_steps=cost([by_name[n] for n in chosen], setting), why=why
+        )
+    scores = {
+        name: _pairs_split(name, suspects, case) / max(1, cost([by_name[name]], setting))
+        for name in options
+    }
     best = max(scores, key=lambda name: (scores[name], -options.index(name)))
     if scores[best] == 0:
-        wanted = [name for name in options if any(name in deciding(cause, case) for cause in suspects)]
+        wanted = [
+            name for name in options if any(name in deciding(cause, case) for cause in suspects)
+        ]
         if not wanted:
             return None
         best = wanted[0]
@@ -119,11 +137,18 @@ def _is_reference(name: str) -> bool:
 def _pairs_split(name: str, suspects: Sequence[Cause], case: Case) -> float:
     """Pairs of suspects that `name` would tell apart, and a share for every deciding cell that it fills."""
     options = [set(cause.allows(name, spiked=case.spiked)) for cause in suspects]
-    pairs = sum(1 for i, left in enumerate(options) for right in options[i + 1 :] if not left & right)
+    pairs = sum(
+        1 for i, left in enumerate(options) for right in options[i + 1 :] if not left & right
+    )
     return pairs + 0.5 * sum(1 for cause in suspects if name in deciding(cause, case))
 
 
 def cost(experiments: Sequence[Experiment], setting: Setting) -> int:
     """Steps that the experiments' trials execute, shared trials counted once."""
-    trials = unique(trial for e in experiments for arm in e.arms(setting) for trial in (arm.control, arm.variant))
+    trials = unique(
+        trial
+        for e in experiments
+        for arm in e.arms(setting)
+        for trial in (arm.control, arm.variant)
+    )
     return sum(trial.num_steps for trial in trials)

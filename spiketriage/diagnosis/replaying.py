@@ -1,4 +1,6 @@
-"""Read a replay: the first link in which production and its repetition differ, or how far they agree.
+"""Read a replay.
+
+The first link in which production and its repetition differ, or how far they agree.
 
 It never calls a difference transient before three replays agree with each other bit for bit.
 """
@@ -8,17 +10,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-from spiketriage.diagnosis.compare import Chain, Comparison, by_step, compare, compare_loads, relative_noise
+from spiketriage.diagnosis.compare import (
+    Chain,
+    Comparison,
+    by_step,
+    compare,
+    compare_loads,
+    relative_noise,
+)
 from spiketriage.diagnosis.experiment import Arm, read_heals
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.plan import REPLAY
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.diagnosis.view import View
-from spiketriage.records import Finding, LoadRecord, Where
+from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.telemetry import LoadRecord
 
 SPIKE_AGAIN = "replay-spike"
 NUM_REPLAYS = 3  # bit-compared replays before anyone says "transient"
-EXACT = ("restored", "ids", "content", "batch")  # no arithmetic lies before these: noise cannot explain them
+EXACT = (
+    "restored",
+    "ids",
+    "content",
+    "batch",
+)  # no arithmetic lies before these: noise cannot explain them
 NOISE_BAND = 10.0  # times the difference of two replays (DESIGN §6)
 
 
@@ -32,13 +47,18 @@ def production_loads(view: View, setting: Setting) -> tuple[LoadRecord, ...]:
     return tuple(
         load
         for load in view.telemetry.loads
-        if load.generation == setting.known_good and load.attempt in attempts and load.step == setting.known_good_step
+        if load.generation == setting.known_good
+        and load.attempt in attempts
+        and load.step == setting.known_good_step
     )
 
 
 def first_look(view: View, setting: Setting, answer: Answer) -> Where | None:
     """Where one replay leaves production first; None when they are identical."""
-    return compare_loads(production_loads(view, setting), answer.loads) or _chains(setting, answer).where
+    return (
+        compare_loads(production_loads(view, setting), answer.loads)
+        or _chains(setting, answer).where
+    )
 
 
 def read_replay(view: View, setting: Setting, answers: Sequence[Answer]) -> Finding:
@@ -46,19 +66,38 @@ def read_replay(view: View, setting: Setting, answers: Sequence[Answer]) -> Find
     where = first_look(view, setting, answers[0])
     comparison = _chains(setting, answers[0])
     keys = tuple(answer.trial.key for answer in answers)
-    span = f"steps {setting.known_good_step + 1} to {answers[0].trial.last_step} from {setting.known_good}"
+    span = (
+        f"steps {setting.known_good_step + 1} to {answers[0].trial.last_step} from "
+        f"{setting.known_good}"
+    )
     if comparison.num_links == 0:
-        return _finding("not testable", f"replay and production share no link over {span}", Where(), keys, "", None)
+        return _finding(
+            "not testable",
+            f"replay and production share no link over {span}",
+            Where(),
+            keys,
+            "",
+            None,
+        )
     if where is None:
-        text = f"bitwise identical over {span}: {comparison.num_links} links in {comparison.num_steps} steps"
+        text = (
+            f"bitwise identical over {span}: {comparison.num_links} links in "
+            f"{comparison.num_steps} steps"
+        )
         return _finding("agrees", text, Where(), keys, "every link identical", 0.0)
     chains = [by_step(answer.steps) for answer in answers]
     if len(chains) > 1 and where.stage not in EXACT and not _identical(chains):
         return _tolerant(setting.production, chains, where, keys, span)
-    text = f"production leaves its replay first at step {where.step}, {where.stage} {where.key}{_who(where)}"
+    text = (
+        f"production leaves its replay first at step {where.step}, {where.stage} "
+        f"{where.key}{_who(where)}"
+    )
     if len(chains) >= NUM_REPLAYS:
         text += f"; {len(chains)} replays agree with each other bit for bit"
-    seen = f"{comparison.prefix_steps} steps identical before it; differing there: {_named(comparison, where)}"
+    seen = (
+        f"{comparison.prefix_steps} steps identical before it; differing there: "
+        f"{_named(comparison, where)}"
+    )
     return _finding("differs", text, where, keys, seen, None)
 
 
@@ -69,7 +108,9 @@ def replay_findings(view: View, setting: Setting, answers: Sequence[Answer]) -> 
         findings.append(_determinism(answers))
     if setting.spiked:
         arm = Arm(control=answers[0].trial, variant=answers[0].trial)
-        findings.append(read_heals(SPIKE_AGAIN, setting, {answers[0].trial.key: answers[0]}, arm, "replayed"))
+        findings.append(
+            read_heals(SPIKE_AGAIN, setting, {answers[0].trial.key: answers[0]}, arm, "replayed")
+        )
     return findings
 
 
@@ -92,21 +133,31 @@ def _noise(chains: Sequence[Chain]) -> float:
     return max(relative_noise(left, right) for left, right in combinations(chains, 2))
 
 
-def _tolerant(production: Chain, chains: Sequence[Chain], where: Where, keys: tuple[str, ...], span: str) -> Finding:
+def _tolerant(
+    production: Chain, chains: Sequence[Chain], where: Where, keys: tuple[str, ...], span: str
+) -> Finding:
     noise = _noise(chains)
     distance = relative_noise(production, chains[0])
     ratio = distance / noise if noise > 0 else float("inf")
     seen = f"production against replay {distance:.3g}, replay against replay {noise:.3g}"
     if ratio <= NOISE_BAND:
         return _finding("agrees", f"within measured noise over {span}", Where(), keys, seen, ratio)
-    # Digests part at the first step of a noisy run: only a scalar beyond the noise says where it begins.
-    step = next((n for n in sorted(chains[0]) if _is_beyond(production, chains[0], n, noise)), where.step)
-    text = f"production lies {ratio:.3g} times the measured noise from its replay, first beyond it at step {step}"
+    # Digests part at the first step of a noisy run: only a scalar beyond the noise says where it
+    # begins.
+    step = next(
+        (n for n in sorted(chains[0]) if _is_beyond(production, chains[0], n, noise)), where.step
+    )
+    text = (
+        f"production lies {ratio:.3g} times the measured noise from its replay, first beyond "
+        f"it at step {step}"
+    )
     return _finding("differs", text, Where(step=step), keys, seen, ratio)
 
 
 def _is_beyond(production: Chain, chain: Chain, step: int, noise: float) -> bool:
-    return relative_noise({step: production.get(step, {})}, {step: chain[step]}) > NOISE_BAND * noise
+    return (
+        relative_noise({step: production.get(step, {})}, {step: chain[step]}) > NOISE_BAND * noise
+    )
 
 
 def _identical(chains: Sequence[Chain]) -> bool:

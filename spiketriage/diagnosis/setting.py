@@ -1,4 +1,6 @@
-"""The setting of an incident's experiments: anchors, batches, clean steps, and the trials that controls share.
+"""The setting of an incident's experiments.
+
+Anchors, batches, clean steps, and the trials that controls share.
 
 It states questions and never runs one.
 """
@@ -19,7 +21,9 @@ from spiketriage.diagnosis.launch import Site
 from spiketriage.diagnosis.view import View
 from spiketriage.digests import of_mapping
 from spiketriage.errors import RefusedError
-from spiketriage.records import Anchors, GenerationFacts, Identity, StepRecord
+from spiketriage.nouns.checkpoint import GenerationFacts
+from spiketriage.nouns.incident import Anchors
+from spiketriage.nouns.telemetry import Identity, StepRecord
 from spiketriage.wire.trial import Factors, Trial
 
 NUM_CLEAN = 3
@@ -31,7 +35,10 @@ AUDIT_STEPS = 18  # replayed without any suspicion, from the last restart on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """What production looked like before the incident: centre and robust scale of loss and log gradient norm."""
+    """What production looked like before the incident.
+
+    Centre and robust scale of loss and log gradient norm.
+    """
 
     loss: float
     loss_scale: float
@@ -40,8 +47,14 @@ class Band:
 
 
 def distance(record: StepRecord, band: Band) -> float:
-    """How far a step lies outside the band, in robust scales of loss or gradient norm; infinite when nonfinite."""
-    loss, norm = record.metrics.get("loss/mean", math.nan), record.metrics.get("grad/norm", math.nan)
+    """How far a step lies outside the band, in robust scales of loss or gradient norm.
+
+    Infinite when nonfinite.
+    """
+    loss, norm = (
+        record.metrics.get("loss/mean", math.nan),
+        record.metrics.get("grad/norm", math.nan),
+    )
     if record.nonfinite or not (math.isfinite(loss) and math.isfinite(norm)):
         return math.inf
     by_loss = abs(loss - band.loss) / band.loss_scale
@@ -52,12 +65,13 @@ def distance(record: StepRecord, band: Band) -> float:
 class Setting:
     """What every experiment of one incident starts from.
 
-    `alarmed` says that an alarm or a person pointed at the suspect step, `spiked` that its loss or gradient norm is
-    anomalous; `suspect` is the step of the batch tests; `first_bad` the earliest anchor, which the replay must cover;
-    `production` is the recorded chain; `later_good` a complete generation after the window, to be replayed for a step;
-    `ids` are production's batch names by step and rank; `clean` are steps whose batches looked ordinary;
-    `unreplayable` is why no step of this run can be executed, empty where one can;
-    `threshold` is how many scales of `band` count as anomalous: half of what production itself showed.
+    `alarmed` says that an alarm or a person pointed at the suspect step, `spiked` that its loss or
+    gradient norm is anomalous; `suspect` is the step of the batch tests; `first_bad` the earliest
+    anchor, which the replay must cover; `production` is the recorded chain; `later_good` a complete
+    generation after the window, to be replayed for a step; `ids` are production's batch names by
+    step and rank; `clean` are steps whose batches looked ordinary; `unreplayable` is why no step of
+    this run can be executed, empty where one can; `threshold` is how many scales of `band` count as
+    anomalous: half of what production itself showed.
     """
 
     anchors: Anchors
@@ -108,7 +122,11 @@ class Setting:
 
     def probe(self, *, batch: int, older: bool = False, **factors: str) -> Trial:
         """One pass of the batch of step `batch` on the state before the suspect step, or on the older good state."""
-        state = f"{self.older_good}@{self.older_good_step}" if older else f"{self.known_good}@{self.suspect - 1}"
+        state = (
+            f"{self.older_good}@{self.older_good_step}"
+            if older
+            else f"{self.known_good}@{self.suspect - 1}"
+        )
         return Trial(
             kind="probe",
             purpose="probe",
@@ -139,7 +157,8 @@ def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
         raise RefusedError("no step is recorded: there is nothing to replay or to weigh", hint=hint)
     if anchors.known_good is None:
         raise RefusedError(
-            "no known-good generation: nothing can be replayed", hint=f"spiketriage status {view.settings.run}"
+            "no known-good generation: nothing can be replayed",
+            hint=f"spiketriage status {view.settings.run}",
         )
     good = int(view_step(view, anchors.known_good))
     last = max(telemetry.steps, default=good)
@@ -147,7 +166,9 @@ def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
     suspect = anchors.suspect if anchors.suspect is not None else first_bad
     if suspect <= good:
         raise RefusedError(f"the suspect step {suspect} does not lie after {anchors.known_good}")
-    band_history = [record for record in telemetry.lineage(telemetry.ranks[0]) if record.step < first_bad]
+    band_history = [
+        record for record in telemetry.lineage(telemetry.ranks[0]) if record.step < first_bad
+    ]
     older = None if anchors.older_good is None else int(view_step(view, anchors.older_good))
     band = _band(band_history, good if older is None else older)
     later = _later(view, max(suspect, first_bad) + STEPS_AFTER)
@@ -155,7 +176,8 @@ def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
     return Setting(
         anchors=anchors,
         alarmed=spiked,
-        # Batch experiments are read off loss and gradient norm: they mean nothing where production shows neither.
+        # Batch experiments are read off loss and gradient norm: they mean nothing where production
+        # shows neither.
         spiked=spiked and (shown is None or distance(shown, band) > MIN_THRESHOLD),
         suspect=suspect,
         first_bad=first_bad,
@@ -186,28 +208,46 @@ def _unreplayable(view: View, suspect: int) -> str:
 
 
 def audit_anchors(view: View, anchors: Anchors) -> Anchors:
-    """Anchors without any suspicion: the sound generation of the last restart, or the newest with steps after it."""
+    """Anchors without any suspicion.
+
+    The sound generation of the last restart, or the newest with steps after it.
+    """
     last = max(view.telemetry.steps, default=0)
     restarts = {load.generation: load.attempt for load in view.telemetry.loads}
     sound = [
-        facts for facts in view.generations if facts.step is not None and facts.step < last and not refusal(facts, None)
+        facts
+        for facts in view.generations
+        if facts.step is not None and facts.step < last and not refusal(facts, None)
     ]
     chosen = max(sound, key=lambda facts: (restarts.get(facts.name, -1), facts.step), default=None)
-    older = [facts.name for facts in sound if chosen is not None and (facts.step or 0) < (chosen.step or 0)]
-    return replace(anchors, known_good=chosen.name if chosen else None, older_good=older[-1] if older else None)
+    older = [
+        facts.name
+        for facts in sound
+        if chosen is not None and (facts.step or 0) < (chosen.step or 0)
+    ]
+    return replace(
+        anchors, known_good=chosen.name if chosen else None, older_good=older[-1] if older else None
+    )
 
 
 def _later(view: View, after: int) -> GenerationFacts | None:
     """The first complete generation after a step that production continued from."""
     steps = set(view.telemetry.steps)
     return next(
-        (g for g in view.generations if g.complete and g.step is not None and g.step > after and g.step + 1 in steps),
+        (
+            g
+            for g in view.generations
+            if g.complete and g.step is not None and g.step > after and g.step + 1 in steps
+        ),
         None,
     )
 
 
 def make_site(view: View, setting: Setting, trials: Path) -> Site:
-    """Where this incident's trials run; `deployed` is the code that production ran at the suspect step."""
+    """Where this incident's trials run.
+
+    `deployed` is the code that production ran at the suspect step.
+    """
     settings = view.settings
     identity = view.telemetry.identity(setting.suspect)
     deployed = (
@@ -223,7 +263,8 @@ def make_site(view: View, setting: Setting, trials: Path) -> Site:
         trials=trials,
         checkpoints=_checkpoints(view, setting),
         digests={
-            manifest.generation: {entry.path: entry.digest for entry in manifest.files} for manifest in view.manifests()
+            manifest.generation: {entry.path: entry.digest for entry in manifest.files}
+            for manifest in view.manifests()
         },
         harness=settings.harness,
         codes=codes,
@@ -233,7 +274,10 @@ def make_site(view: View, setting: Setting, trials: Path) -> Site:
 
 
 def _checkpoints(view: View, setting: Setting) -> Path:
-    """The folder that still holds both good generations: the run's, or the incident's pins once the run rotated."""
+    """The folder that still holds both good generations.
+
+    The run's, or the incident's pins once the run rotated.
+    """
     wanted = (setting.known_good, setting.older_good)
     parents = {facts.path.parent for facts in view.generations if facts.name in wanted}
     elsewhere = parents - {view.settings.checkpoints}
@@ -246,7 +290,8 @@ def view_step(view: View, generation: str) -> int:
         if facts.name == generation and facts.step is not None:
             return facts.step
     raise RefusedError(
-        f"generation {generation} is not among the run's generations", hint=f"spiketriage freeze {view.settings.run}"
+        f"generation {generation} is not among the run's generations",
+        hint=f"spiketriage freeze {view.settings.run}",
     )
 
 
@@ -255,12 +300,19 @@ def _code_parent(view: View, code_path: str) -> Path:
 
 
 def _ids(view: View) -> dict[int, dict[str, Any]]:
-    return {step: {str(rank): record.ids for rank, record in ranks.items()} for step, ranks in view.history().items()}
+    return {
+        step: {str(rank): record.ids for rank, record in ranks.items()}
+        for step, ranks in view.history().items()
+    }
 
 
 def _clean_steps(history: list[StepRecord]) -> tuple[int, ...]:
     """The most ordinary recent steps: those whose loss lies nearest the median of the last ones."""
-    recent = [record for record in history[-24:] if math.isfinite(record.metrics.get("loss/mean", math.nan))]
+    recent = [
+        record
+        for record in history[-24:]
+        if math.isfinite(record.metrics.get("loss/mean", math.nan))
+    ]
     if not recent:
         return ()
     centre = float(np.median([record.metrics["loss/mean"] for record in recent]))
@@ -269,7 +321,10 @@ def _clean_steps(history: list[StepRecord]) -> tuple[int, ...]:
 
 
 def _band(history: list[StepRecord], oldest_step: int) -> Band:
-    """The steps since the oldest state under test: a young run's loss falls so fast that more would hide a spike."""
+    """The steps since the oldest state under test.
+
+    A young run's loss falls so fast that more would hide a spike.
+    """
     recent = sum(1 for record in history if record.step > oldest_step)
     window = history[-min(HISTORY_STEPS, max(MIN_HISTORY_STEPS, recent)) :]
     losses = [record.metrics.get("loss/mean", math.nan) for record in window]
@@ -311,7 +366,11 @@ def _reference_code(view: View, anchors: Anchors, suspect: int) -> str | None:
     identity = view.telemetry.identity(suspect)
     good = view_step(view, anchors.known_good or "")
     for manifest in reversed(view.manifests()):
-        if manifest.step <= good and identity is not None and manifest.code_digest != identity.code_digest:
+        if (
+            manifest.step <= good
+            and identity is not None
+            and manifest.code_digest != identity.code_digest
+        ):
             if (view.settings.run / manifest.code_path).is_dir():
                 return manifest.code_path
             return None

@@ -9,20 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spiketriage.facts import Event
-from spiketriage.readers.telemetry.lineage import Telemetry
-from spiketriage.records import (
-    Anchors,
-    Artifact,
-    DataIndex,
-    GenerationFacts,
-    Identity,
-    Link,
-    LoadRecord,
-    Manifest,
-    RunSettings,
-    StepRecord,
-)
+from spiketriage.nouns.checkpoint import GenerationFacts, Manifest
+from spiketriage.nouns.data import DataIndex
+from spiketriage.nouns.incident import Anchors, Artifact, RunSettings
+from spiketriage.nouns.telemetry import Event, Identity, Link, LoadRecord, StepRecord
+from spiketriage.readers.telemetry.run.lineage import Telemetry
 
 if TYPE_CHECKING:
     from spiketriage.readers.events.desync import Disagreement
@@ -41,7 +32,10 @@ class RankDumps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The evidence of one incident as the checks see it; `anchors` are those found before any check ran."""
+    """The evidence of one incident as the checks see it.
+
+    `anchors` are those found before any check ran.
+    """
 
     telemetry: Telemetry
     generations: tuple[GenerationFacts, ...]
@@ -68,14 +62,19 @@ class View:
     def manifests(self) -> tuple[Manifest, ...]:
         """Every readable manifest, oldest first."""
         known = (generation.manifest for generation in self.generations)
-        return tuple(sorted((m for m in known if m is not None), key=lambda manifest: manifest.step))
+        return tuple(
+            sorted((m for m in known if m is not None), key=lambda manifest: manifest.step)
+        )
 
     def manifest(self, generation: str) -> Manifest | None:
         """The manifest of one generation by name."""
         return next((m for m in self.manifests() if m.generation == generation), None)
 
     def reference(self, attempt: int) -> Manifest | None:
-        """The manifest that an attempt has to continue: of the generation it loaded, else the run's first."""
+        """The manifest that an attempt has to continue.
+
+        Of the generation it loaded, else the run's first.
+        """
         manifests = self.manifests()
         for load in self.telemetry.loads:
             if load.attempt == attempt:
@@ -92,7 +91,9 @@ class View:
                 first_step=segment.steps[0].step if segment.steps else None,
                 identity=segment.identity,
             )
-            for segment in sorted(self.telemetry.segments, key=lambda item: (item.attempt, item.rank))
+            for segment in sorted(
+                self.telemetry.segments, key=lambda item: (item.attempt, item.rank)
+            )
             if segment.identity is not None
         )
 
@@ -109,13 +110,18 @@ class AttemptIdentity:
 
 def stage_digests(record: StepRecord, stage: str) -> dict[str, bytes]:
     """The digests of one stage by key, in chain order; links without a digest are left out."""
-    return {link.key: digest for link, digest in record.digests.items() if link.stage == stage and digest}
+    return {
+        link.key: digest
+        for link, digest in record.digests.items()
+        if link.stage == stage and digest
+    }
 
 
 def differing_keys(records: Mapping[int, StepRecord], stage: str) -> tuple[str, ...]:
     """Keys of a stage whose digests are not equal on all ranks that recorded them.
 
-    A link that is nonfinite on every rank is left out: NaN has many bit patterns, so its digest says nothing.
+    A link that is nonfinite on every rank is left out: NaN has many bit patterns, so its digest
+    says nothing.
     """
     by_rank = {rank: stage_digests(record, stage) for rank, record in records.items()}
     keys = dict.fromkeys(key for digests in by_rank.values() for key in digests)
@@ -123,8 +129,14 @@ def differing_keys(records: Mapping[int, StepRecord], stage: str) -> tuple[str, 
 
 
 def kept_own_gradient(record: StepRecord, keys: tuple[str, ...]) -> bool:
-    """Whether the reduced gradient of these tensors is the rank's own local one: nothing was summed."""
-    own, reduced = stage_digests(record, "local_gradient"), stage_digests(record, "reduced_gradient")
+    """Whether the reduced gradient of these tensors is the rank's own local one.
+
+    Nothing was summed.
+    """
+    own, reduced = (
+        stage_digests(record, "local_gradient"),
+        stage_digests(record, "reduced_gradient"),
+    )
     return all(key in reduced and own.get(key) == reduced[key] for key in keys)
 
 
@@ -149,7 +161,11 @@ def broken_since_load(load: LoadRecord, first: StepRecord) -> tuple[str, ...]:
     Empty unless at least one tensor is equal: else the two were not digested in the same way.
     """
     loaded = load.tensors.get("params", {})
-    found = {key: item.hex() for key, item in stage_digests(first, "params_before").items() if key in loaded}
+    found = {
+        key: item.hex()
+        for key, item in stage_digests(first, "params_before").items()
+        if key in loaded
+    }
     broken = tuple(key for key, digest in found.items() if loaded[key] != digest)
     return broken if len(broken) < len(found) else ()
 
@@ -162,7 +178,9 @@ def _texts(ids: object) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _differs(records: Mapping[int, StepRecord], by_rank: Mapping[int, Mapping[str, bytes]], link: Link) -> bool:
+def _differs(
+    records: Mapping[int, StepRecord], by_rank: Mapping[int, Mapping[str, bytes]], link: Link
+) -> bool:
     holders = [rank for rank, digests in by_rank.items() if link.key in digests]
     if all(link in records[rank].nonfinite for rank in holders):
         return False

@@ -1,4 +1,6 @@
-"""Tell whether the record of an incident is still what its commands wrote: the chain of every table.
+"""Tell whether the record of an incident is still what its commands wrote.
+
+The chain of every table.
 
 This module never writes, and it trusts no view: a view could have been edited too.
 """
@@ -24,13 +26,18 @@ def audit(incident: Incident) -> tuple[str, ...]:
     with database.reading(incident.folder) as connection:
         broken = {"journal": journal.verify(database.journal_rows(connection))}
         for table in TABLES:
-            broken[table] = first_broken(database.select(connection, f"SELECT * FROM {table} ORDER BY number"))
+            broken[table] = first_broken(
+                database.select(connection, f"SELECT * FROM {table} ORDER BY number")
+            )
     return _sentences(broken, incident)
 
 
 def _sentences(broken: dict[str, int | None], incident: Incident) -> tuple[str, ...]:
-    found: Sequence[tuple[str, int]] = [(table, number) for table, number in broken.items() if number is not None]
+    found: Sequence[tuple[str, int]] = [
+        (table, number) for table, number in broken.items() if number is not None
+    ]
     return tuple(
-        f"{incident.id}/{database.NAME}: {table} row {number}: edited or removed since it was written"
+        f"{incident.id}/{database.NAME}: {table} row {number}: edited or removed since it "
+        "was written"
         for table, number in found
     )

@@ -1,6 +1,9 @@
-"""The incident's DuckDB file: opened read-only for moments, replaced by a swap, never edited in place.
+"""The incident's DuckDB file.
 
-This module never opens `incident.duckdb` itself for writing: a DuckDB writer locks out every other process.
+Opened read-only for moments, replaced by a swap, never edited in place.
+
+This module never opens `incident.duckdb` itself for writing: a DuckDB writer locks out every other
+process.
 """
 
 from __future__ import annotations
@@ -24,17 +27,24 @@ import pyarrow as pa
 from spiketriage import durable
 from spiketriage.errors import BusyError, EvidenceError, PartialError, RefusedError
 from spiketriage.incident.rows import Row
-from spiketriage.records import JournalRow
+from spiketriage.nouns.incident import JournalRow
 
 NAME = "incident.duckdb"
 SCHEMA = "spiketriage.incident/1"
-# The working copy keeps the file's name, which DuckDB takes as the name of the catalog, and lies in a folder.
+# The working copy keeps the file's name, which DuckDB takes as the name of the catalog, and lies in
+# a folder.
 SWAP_PREFIX = ".swap-"
 NUM_TRIES = 5
 NEW_BYTES = 4 << 20  # what an empty incident takes while it is made, generously
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# DuckDB tells a full disk in words only; a failed checkpoint on a copy of our own has no other cause.
-_FULL_WORDS = ("No space left on device", "Disk quota exceeded", "File too large", "Failed to create checkpoint")
+# DuckDB tells a full disk in words only; a failed checkpoint on a copy of our own has no other
+# cause.
+_FULL_WORDS = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "File too large",
+    "Failed to create checkpoint",
+)
 PAUSE_S = 0.05
 # A forensic tool works offline: DuckDB must never fetch an extension by itself.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
@@ -48,7 +58,9 @@ def build(folder: Path, *, created_at: str, run: str) -> None:
     """Write a new, empty `incident.duckdb` into `folder`."""
     with _written(folder / NAME) as connection:
         for name in ("schema.sql", "views.sql"):
-            connection.execute(resources.files("spiketriage.incident").joinpath(name).read_text(encoding="utf-8"))
+            connection.execute(
+                resources.files("spiketriage.incident").joinpath(name).read_text(encoding="utf-8")
+            )
         connection.execute("INSERT INTO meta VALUES (?, ?, ?)", [SCHEMA, created_at, run])
     durable.sync(folder / NAME)
     durable.sync(folder)
@@ -72,7 +84,12 @@ def reading(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         connection.close()
 
 
-def swap(folder: Path, write: Callable[[duckdb.DuckDBPyConnection], None], *, may_replace: Callable[[], None]) -> None:
+def swap(
+    folder: Path,
+    write: Callable[[duckdb.DuckDBPyConnection], None],
+    *,
+    may_replace: Callable[[], None],
+) -> None:
     """Run `write` in one transaction on a copy, then put the copy in the place of `incident.duckdb`.
 
     `may_replace` is asked last, and raises when the lease was lost meanwhile.
@@ -89,15 +106,19 @@ def swap(folder: Path, write: Callable[[duckdb.DuckDBPyConnection], None], *, ma
             write(connection)
         durable.sync(work / NAME)
         may_replace()
-        # A log that a colleague's own writer left behind is in the copy and would not fit the new file.
+        # A log that a colleague's own writer left behind is in the copy and would not fit the new
+        # file.
         (folder / f"{NAME}.wal").unlink(missing_ok=True)
         os.replace(work / NAME, current)
         durable.sync(folder)
     except OSError as error:
-        may_replace()  # a lost lease explains a vanished working copy better than the copy's absence does
+        # a lost lease explains a vanished working copy better than the copy's absence does
+        may_replace()
         if error.errno in FULL:
             raise disk_full(folder, 2 * current.stat().st_size) from error
-        raise RefusedError(f"{folder}: the incident cannot be written: {error.strerror or error}") from error
+        raise RefusedError(
+            f"{folder}: the incident cannot be written: {error.strerror or error}"
+        ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -111,11 +132,16 @@ def disk_full(folder: Path, needed_bytes: int) -> PartialError:
     except OSError:
         left = ""
     message = f"the disk of {folder} is full: about {needed_bytes / 1e6:.1f} MB are needed{left}"
-    return PartialError(f"{message}; what was recorded before stands", hint=f"df -h {shlex.quote(str(folder))}")
+    return PartialError(
+        f"{message}; what was recorded before stands", hint=f"df -h {shlex.quote(str(folder))}"
+    )
 
 
 def clean(folder: Path) -> None:
-    """Remove the working copies that killed commands left behind; only the lease holder may ask for it."""
+    """Remove the working copies that killed commands left behind.
+
+    Only the lease holder may ask for it.
+    """
     for leftover in folder.glob(f"{SWAP_PREFIX}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
@@ -125,7 +151,10 @@ def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row
     if not rows:
         return
     schema = connection.sql(f"SELECT * FROM {table} LIMIT 0").to_arrow_table().schema
-    plain = [{name: list(v.items()) if isinstance(v, dict) else v for name, v in row.items()} for row in rows]
+    plain = [
+        {name: list(v.items()) if isinstance(v, dict) else v for name, v in row.items()}
+        for row in rows
+    ]
     connection.register("incoming", pa.Table.from_pylist(plain, schema=schema))
     connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming")
     connection.unregister("incoming")
@@ -138,7 +167,9 @@ def select(connection: duckdb.DuckDBPyConnection, sql: str) -> list[Row]:
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def journal_rows(connection: duckdb.DuckDBPyConnection, *, newest: int | None = None) -> tuple[JournalRow, ...]:
+def journal_rows(
+    connection: duckdb.DuckDBPyConnection, *, newest: int | None = None
+) -> tuple[JournalRow, ...]:
     """The journal in order, or its `newest` rows."""
     names = ", ".join(f'"{field.name}"' for field in fields(JournalRow))
     limit = "" if newest is None else f" LIMIT {newest}"
@@ -175,7 +206,10 @@ def _written(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _opened(path: Path) -> duckdb.DuckDBPyConnection:
-    """Open read-only; tried again, since a swap may fall between two of DuckDB's looks at the file."""
+    """Open read-only.
+
+    Tried again, since a swap may fall between two of DuckDB's looks at the file.
+    """
     for attempt in range(1, NUM_TRIES + 1):
         try:
             return duckdb.connect(str(path), read_only=True, config=_CONFIG)
@@ -200,7 +234,9 @@ def _check_schema(folder: Path, connection: duckdb.DuckDBPyConnection) -> None:
     found: Any = connection.execute("SELECT schema FROM meta").fetchone()
     if found is None or found[0] != SCHEMA:
         seen = "nothing" if found is None else repr(found[0])
-        raise EvidenceError(f"{folder / NAME}: table meta: expected schema {SCHEMA!r}, found {seen}")
+        raise EvidenceError(
+            f"{folder / NAME}: table meta: expected schema {SCHEMA!r}, found {seen}"
+        )
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from spiketriage.digests import sha256_of_bytes
-from spiketriage.records import JournalRow
+from spiketriage.nouns.incident import JournalRow
 
 START = "0" * 64  # what the first row names as the row before it
 
@@ -39,7 +39,8 @@ def sealed(row: JournalRow, before: JournalRow | None) -> JournalRow:
 def verify(rows: Sequence[JournalRow]) -> int | None:
     """Number of the first row that is missing or was edited; None when the chain holds.
 
-    A row that agrees with itself but not with what the next row says of it was edited and sealed again.
+    A row that agrees with itself but not with what the next row says of it was edited and sealed
+    again.
     """
     previous = START
     for number, row in enumerate(rows, start=1):

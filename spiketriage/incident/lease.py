@@ -27,7 +27,10 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)  # a file system without 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who holds a lease. `place` and `started_ticks` tell a process from a later one with the same number."""
+    """Who holds a lease.
+
+    `place` and `started_ticks` tell a process from a later one with the same number.
+    """
 
     host: str
     place: str
@@ -66,7 +69,8 @@ class Lease:
         """Do nothing while the lease is ours.
 
         Raises:
-            BusyError: somebody took it over while this process stood still for longer than `STALE_S`.
+            BusyError: somebody took it over while this process stood still for longer than
+            `STALE_S`.
         """
         seen = read(self.path)
         if seen != self.holder:
@@ -108,7 +112,9 @@ def acquire(folder: Path, *, who: str, command: str, since: str, journal: bool) 
     try:
         with _guard(folder):
             for leftover in folder.glob(f"{NAME}.*"):
-                leftover.unlink(missing_ok=True)  # a draft of a killed command: under the guard nobody else drafts
+                leftover.unlink(
+                    missing_ok=True
+                )  # a draft of a killed command: under the guard nobody else drafts
             draft = folder / f"{NAME}.{holder.host}-{holder.pid}"
             draft.write_text(json.dumps(asdict(holder)), encoding="utf-8")
             try:
@@ -118,7 +124,9 @@ def acquire(folder: Path, *, who: str, command: str, since: str, journal: bool) 
     except OSError as error:
         if error.errno in database.FULL:
             raise database.disk_full(folder, 1 << 16) from error
-        raise RefusedError(f"{folder}: the lease cannot be written: {error.strerror or error}") from error
+        raise RefusedError(
+            f"{folder}: the lease cannot be written: {error.strerror or error}"
+        ) from error
     return Lease(path, holder, displaced)
 
 
@@ -152,8 +160,14 @@ def _take(path: Path, draft: Path) -> Holder | None:
 
 def _busy(path: Path, holder: Holder | None) -> BusyError:
     if holder is None:
-        return BusyError(f"{path}: the lease is held by a process that left no readable name", hint=f"cat {path}")
-    look = f"ps -p {holder.pid}" if holder.host == socket.gethostname() else f"ssh {holder.host} ps -p {holder.pid}"
+        return BusyError(
+            f"{path}: the lease is held by a process that left no readable name", hint=f"cat {path}"
+        )
+    look = (
+        f"ps -p {holder.pid}"
+        if holder.host == socket.gethostname()
+        else f"ssh {holder.host} ps -p {holder.pid}"
+    )
     return BusyError(
         f"{path.parent.name}: held by process {holder.pid} of {holder.who} on host {holder.host} "
         f"since {holder.since}: {holder.command}",
@@ -163,7 +177,10 @@ def _busy(path: Path, holder: Holder | None) -> BusyError:
 
 @contextmanager
 def _guard(folder: Path) -> Iterator[None]:
-    """Serialise looks at the lease that may end in a take-over; without file locks the link alone must do."""
+    """Serialise looks at the lease that may end in a take-over.
+
+    Without file locks the link alone must do.
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):
@@ -174,7 +191,10 @@ def _guard(folder: Path) -> Iterator[None]:
 
 
 def _place() -> str:
-    """Boot and process-number space: only inside one of both does a process number mean the same process."""
+    """Boot and process-number space.
+
+    Only inside one of both does a process number mean the same process.
+    """
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
@@ -182,7 +202,10 @@ def _place() -> str:
 
 
 def _started_ticks(pid: int) -> int:
-    """When a process started, in ticks since boot; 0 when it is dead (a zombie too) or cannot be seen."""
+    """When a process started, in ticks since boot.
+
+    0 when it is dead (a zombie too) or cannot be seen.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

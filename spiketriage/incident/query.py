@@ -1,6 +1,9 @@
-"""A colleague's SQL: one read-only statement on an incident's tables, its views and the frozen telemetry.
+"""A colleague's SQL.
 
-This module never writes, and the statement can reach no file but the incident's own database and Parquet.
+One read-only statement on an incident's tables, its views and the frozen telemetry.
+
+This module never writes, and the statement can reach no file but the incident's own database and
+Parquet.
 """
 
 from __future__ import annotations
@@ -43,7 +46,10 @@ def query(incident: Incident, sql: str) -> QueryResult:
             cursor = connection.execute(sql)
             columns = tuple(column[0] for column in cursor.description or ())
             return QueryResult(columns=columns, rows=tuple(tuple(row) for row in cursor.fetchall()))
-        except (duckdb.Error, ImportError) as error:  # a few result types need a library that may be missing
+        except (
+            duckdb.Error,
+            ImportError,
+        ) as error:  # a few result types need a library that may be missing
             raise UsageError(f"sql: {error}", hint=HINT) from error
 
 
@@ -54,7 +60,10 @@ def _check(sql: str) -> None:
         raise UsageError(f"sql: {error}", hint=HINT) from error
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         seen = ", ".join(statement.type.name for statement in statements) or "nothing"
-        raise UsageError(f"sql: expected one statement that reads (SELECT, DESCRIBE, SHOW), found {seen}", hint=HINT)
+        raise UsageError(
+            f"sql: expected one statement that reads (SELECT, DESCRIBE, SHOW), found {seen}",
+            hint=HINT,
+        )
 
 
 def _fence(connection: duckdb.DuckDBPyConnection, incident: Incident) -> None:
@@ -65,13 +74,16 @@ def _fence(connection: duckdb.DuckDBPyConnection, incident: Incident) -> None:
     if is_there:
         connection.execute(f"SET allowed_paths = [{_quoted(str(telemetry))}, {_quoted(pattern)}]")
         with suppress(duckdb.Error):  # older DuckDB has no such setting
-            # An older incident's Parquet has minima and maxima, which leave NaN out: they must not hide its rows.
+            # An older incident's Parquet has minima and maxima, which leave NaN out: they must not
+            # hide its rows.
             connection.execute("SET parquet_can_have_nan = true")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     if is_there:
         try:
-            connection.execute(f"CREATE TEMP VIEW telemetry AS FROM read_parquet({_quoted(pattern)})")
+            connection.execute(
+                f"CREATE TEMP VIEW telemetry AS FROM read_parquet({_quoted(pattern)})"
+            )
         except duckdb.Error:
             return  # damaged Parquet must not shut the database; `verify` names it
 

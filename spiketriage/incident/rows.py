@@ -1,4 +1,6 @@
-"""Records as rows of the incident's tables and back, exactly: NaN, infinities and unknown parts included.
+"""Records as rows of the incident's tables and back, exactly.
+
+NaN, infinities and unknown parts included.
 
 This module never opens a database and never decides which row is the newest; the views do.
 """
@@ -12,7 +14,16 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spiketriage.incident import journal
-from spiketriage.records import Anchors, Artifact, CauseView, Finding, StepPoint, TrialRow, Verdict, Where
+from spiketriage.nouns.incident import (
+    Anchors,
+    Artifact,
+    CauseView,
+    Finding,
+    StepPoint,
+    TrialRow,
+    Verdict,
+    Where,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -39,7 +50,9 @@ TABLES: Mapping[str, type[DataclassInstance]] = {
     "steps": StepPoint,
     "verdicts": Verdict,
 }
-_ESCAPED_BYTE = re.compile(r"\\u(dc[89a-f][0-9a-f])")  # a byte of a file's name that is not UTF-8, as `_plain` wrote it
+_ESCAPED_BYTE = re.compile(
+    r"\\u(dc[89a-f][0-9a-f])"
+)  # a byte of a file's name that is not UTF-8, as `_plain` wrote it
 _RENAMED = {"digest": "digest_measured"}  # every row has a `digest` of its own
 
 
@@ -50,7 +63,9 @@ def pack(record: DataclassInstance) -> Row:
     for field in fields(record):
         value = getattr(record, field.name)
         if isinstance(value, Where):
-            row.update({f"where_{part.name}": _plain(getattr(value, part.name)) for part in fields(Where)})
+            row.update(
+                {f"where_{part.name}": _plain(getattr(value, part.name)) for part in fields(Where)}
+            )
             continue
         if str(field.type).startswith("float") and value is not None:
             value = float(value)
@@ -65,7 +80,9 @@ def unpack(record_class: type[Record], row: Mapping[str, Any]) -> Record:
     values: dict[str, Any] = {}
     for field in fields(record_class):
         if field.name == "where":
-            values["where"] = Where(**{part.name: row[f"where_{part.name}"] for part in fields(Where)})
+            values["where"] = Where(
+                **{part.name: row[f"where_{part.name}"] for part in fields(Where)}
+            )
         else:
             values[field.name] = _thawed(row[_RENAMED.get(field.name, field.name)])
     values.update({name: float(text) for name, text in row["nonfinite"].items()})
@@ -100,7 +117,10 @@ def _spelled(value: float) -> str:
 
 
 def _plain(value: Cell) -> Cell:
-    """`value` as Arrow and JSON both understand it; a name that is not UTF-8 keeps its bytes as escapes."""
+    """`value` as Arrow and JSON both understand it.
+
+    A name that is not UTF-8 keeps its bytes as escapes.
+    """
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, CauseView):
@@ -116,9 +136,15 @@ def _plain(value: Cell) -> Cell:
 
 def _thawed(value: Cell) -> Cell:
     if isinstance(value, str):
-        return _ESCAPED_BYTE.sub(lambda found: chr(int(found[1], 16)), value) if "\\udc" in value else value
+        return (
+            _ESCAPED_BYTE.sub(lambda found: chr(int(found[1], 16)), value)
+            if "\\udc" in value
+            else value
+        )
     if not isinstance(value, list):
         return value
     if value and isinstance(value[0], dict):
-        return tuple(CauseView(**{name: _thawed(item) for name, item in view.items()}) for view in value)
+        return tuple(
+            CauseView(**{name: _thawed(item) for name, item in view.items()}) for view in value
+        )
     return tuple(_thawed(item) for item in value)

@@ -1,4 +1,6 @@
-"""One command's stay in an incident: it holds the lease, buffers rows, and adds them by whole swaps.
+"""One command's stay in an incident.
+
+It holds the lease, buffers rows, and adds them by whole swaps.
 
 This module never reads results back and never changes or removes a row.
 """
@@ -20,7 +22,15 @@ from spiketriage import __version__
 from spiketriage.errors import SpiketriageError
 from spiketriage.incident import database, journal, lease
 from spiketriage.incident.rows import TABLES, Fact, Row, chained, pack
-from spiketriage.records import Anchors, Artifact, Finding, JournalRow, StepPoint, TrialRow, Verdict
+from spiketriage.nouns.incident import (
+    Anchors,
+    Artifact,
+    Finding,
+    JournalRow,
+    StepPoint,
+    TrialRow,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     import duckdb
@@ -40,9 +50,12 @@ NO_EXIT_CODE = -1
 
 
 class Session:
-    """A context manager; rows given to it are visible to others after `commit` or after a clean end.
+    """A context manager.
 
-    After an exception the rows since the last commit are dropped and the journal says what happened.
+    Rows given to it are visible to others after `commit` or after a clean end.
+
+    After an exception the rows since the last commit are dropped and the journal says what
+    happened.
     """
 
     def __init__(self, incident: Incident, argv: Sequence[str], *, journal: bool = True) -> None:
@@ -57,7 +70,11 @@ class Session:
         self._at = datetime.now(UTC).isoformat()
         self._started_s = time.monotonic()
         self._lease = lease.acquire(
-            self.incident.folder, who=_who(), command=self._argv, since=self._at, journal=self._journal
+            self.incident.folder,
+            who=_who(),
+            command=self._argv,
+            since=self._at,
+            journal=self._journal,
         )
         try:
             database.clean(self.incident.folder)
@@ -68,7 +85,10 @@ class Session:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         assert self._lease is not None, "a session ends only after it began"
         try:
@@ -117,7 +137,8 @@ class Session:
 
         Raises:
             BusyError: the lease was lost.
-            EvidenceError, RefusedError: the database or its folder cannot be written; the rows stay buffered.
+            EvidenceError, RefusedError: the database or its folder cannot be written; the rows stay
+            buffered.
         """
         if any(self._buffer.values()):
             self._swap(None)
@@ -139,7 +160,10 @@ class Session:
         self._clear()
 
     def _record_the_displaced(self, holder: lease.Holder | None) -> None:
-        """A command that was killed could not write its journal row: its successor does it, once."""
+        """A command that was killed could not write its journal row.
+
+        Its successor does it, once.
+        """
         if holder is None or not holder.journal:
             return
         known = {(row.at, row.host, row.argv) for row in self.incident.dossier().journal}
@@ -189,10 +213,16 @@ class Session:
         database.swap(self.incident.folder, write, may_replace=self._lease.check)
 
 
-def _append(connection: duckdb.DuckDBPyConnection, table: str, rows: list[Row], command: int) -> None:
-    last = database.select(connection, f"SELECT number, digest FROM {table} ORDER BY number DESC LIMIT 1")
+def _append(
+    connection: duckdb.DuckDBPyConnection, table: str, rows: list[Row], command: int
+) -> None:
+    last = database.select(
+        connection, f"SELECT number, digest FROM {table} ORDER BY number DESC LIMIT 1"
+    )
     number, previous = (last[0]["number"], last[0]["digest"]) if last else (0, journal.START)
-    database.insert(connection, table, chained(rows, last_number=number, previous=previous, command=command))
+    database.insert(
+        connection, table, chained(rows, last_number=number, previous=previous, command=command)
+    )
 
 
 def _exit_code(error: BaseException) -> int:

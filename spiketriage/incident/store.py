@@ -22,7 +22,7 @@ from spiketriage.errors import EvidenceError, RefusedError, SpiketriageError, Us
 from spiketriage.incident import database
 from spiketriage.incident.rows import TABLES, unpack
 from spiketriage.incident.session import Session
-from spiketriage.records import Dossier
+from spiketriage.nouns.incident import Dossier
 
 _DRAFT_PREFIX = ".new-"
 _STAMP_LENGTH = len("2026-11-29T0312Z")
@@ -48,7 +48,10 @@ class Incident:
         try:
             with database.reading(self.folder) as connection:
                 read: dict[str, list[Any]] = {
-                    table: [unpack(record, row) for row in database.select(connection, f"FROM latest_{table}")]
+                    table: [
+                        unpack(record, row)
+                        for row in database.select(connection, f"FROM latest_{table}")
+                    ]
                     for table, record in TABLES.items()
                 }
                 journal = database.journal_rows(connection)
@@ -79,7 +82,9 @@ def incidents_folder(run: Path, incidents: Path | None) -> Path:
     return run / ".spiketriage" / "incidents" if incidents is None else incidents
 
 
-def create(run: Path, *, incidents: Path | None, step: int | None, at: datetime, otherwise: str = "audit") -> Incident:
+def create(
+    run: Path, *, incidents: Path | None, step: int | None, at: datetime, otherwise: str = "audit"
+) -> Incident:
     """Make a new incident with an empty database; it appears whole or not at all.
 
     Without a `step` its name ends with `otherwise`.
@@ -126,14 +131,20 @@ def find(run: Path, *, incidents: Path | None, wanted: str | None) -> Incident:
     if wanted in fitting:
         return Incident(folder=parent / wanted)
     if wanted is not None and len(fitting) > 1:
-        raise UsageError(f"--incident {wanted}: fits {len(fitting)} incidents: {', '.join(fitting)}")
+        raise UsageError(
+            f"--incident {wanted}: fits {len(fitting)} incidents: {', '.join(fitting)}"
+        )
     return Incident(folder=parent / max(fitting, key=lambda name: _age_key(parent, name, fitting)))
 
 
 def _hint(names: Sequence[str], run: Path, incidents: Path | None) -> str:
     elsewhere = [] if incidents is None else ["--incidents", str(incidents)]
     place = shlex.join([str(run), *elsewhere])
-    return f"spiketriage status {place} --incident {shlex.quote(names[-1])}" if names else f"spiketriage freeze {place}"
+    return (
+        f"spiketriage status {place} --incident {shlex.quote(names[-1])}"
+        if names
+        else f"spiketriage freeze {place}"
+    )
 
 
 def _names(parent: Path) -> list[str]:
@@ -147,12 +158,17 @@ def _names(parent: Path) -> list[str]:
 
 
 def _age_key(parent: Path, name: str, rivals: Sequence[str]) -> tuple[str, str]:
-    """The minute in the name; among incidents of the same minute, the moment at which each was made."""
+    """The minute in the name.
+
+    Among incidents of the same minute, the moment at which each was made.
+    """
     stamp = name[:_STAMP_LENGTH]
     if sum(rival.startswith(stamp) for rival in rivals) == 1:
         return stamp, ""
     with suppress(SpiketriageError), database.reading(parent / name) as connection:
-        return stamp, str(database.select(connection, "SELECT created_at FROM meta")[0]["created_at"])
+        return stamp, str(
+            database.select(connection, "SELECT created_at FROM meta")[0]["created_at"]
+        )
     return stamp, ""
 
 
@@ -162,7 +178,9 @@ def _placed(draft: Path, name: str) -> Path:
     while True:
         target = draft.parent / (name if number == 1 else f"{name}-{number}")
         try:
-            os.rename(draft, target)  # refused by the system when the target is a folder with something in it
+            os.rename(
+                draft, target
+            )  # refused by the system when the target is a folder with something in it
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                 raise

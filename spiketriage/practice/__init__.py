@@ -1,1 +1,4 @@
-"""Practice: the rehearsal ground and the demo, where the desk is tried on planted faults; the desk never imports it."""
+"""Practice: the rehearsal ground and the demo, where the desk is tried on planted faults.
+
+The desk never imports it.
+"""

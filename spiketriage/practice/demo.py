@@ -1,4 +1,6 @@
-"""`spiketriage demo`: rehearse an incident that looks like bad data and is not, triage it, say where the report lies.
+"""`spiketriage demo`.
+
+Rehearse an incident that looks like bad data and is not, triage it, say where the report lies.
 
 It plants a fault and does not tell the desk; what was planted is said at the very end.
 """
@@ -9,10 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from spiketriage.nouns.incident import StepResult
 from spiketriage.practice.rehearsal import launch
 from spiketriage.practice.rehearsal.catalogue import load_fault
 from spiketriage.practice.triaging import triage
-from spiketriage.records import StepResult
 
 PLANTED = "kernel-shape-bug"
 
@@ -40,9 +42,11 @@ def run(*, out: Path, seed: int, argv: Sequence[str]) -> StepResult:
         exit_code=0,
         verdict=found.verdict,
         lines=(
-            f"verdict: {found.verdict}" + (f": {found.cause} ({data['class']})" if found.cause else ""),
+            f"verdict: {found.verdict}"
+            + (f": {found.cause} ({data['class']})" if found.cause else ""),
             f"  {data['explanation']}",
-            f"where: step {where['step']}" + (f", rank {where['rank']}" if where["rank"] is not None else ""),
+            f"where: step {where['step']}"
+            + (f", rank {where['rank']}" if where["rank"] is not None else ""),
             f"repair: {data['repair']}",
             f"{data['steps_executed']} steps executed in {found.wall_s:.0f} s",
             f"planted was: {PLANTED}",

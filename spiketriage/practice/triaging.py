@@ -1,4 +1,6 @@
-"""Run `spiketriage triage` on a rehearsed run the way a user does: as a command of its own, read through its JSON.
+"""Run `spiketriage triage` on a rehearsed run the way a user does.
+
+As a command of its own, read through its JSON.
 
 It never hands the desk anything but the run folder.
 """
@@ -49,7 +51,9 @@ def triage(run: Path) -> Triaged:
     try:
         envelope = json.loads(done.stdout)
     except ValueError as error:
-        raise TrialError(f"triage of {run} ended with exit code {done.returncode}: {done.stderr[-800:]}") from error
+        raise TrialError(
+            f"triage of {run} ended with exit code {done.returncode}: {done.stderr[-800:]}"
+        ) from error
     if "error" in envelope:
         raise TrialError(f"triage of {run} failed: {envelope['error']['message']}")
     return Triaged(envelope=envelope, exit_code=done.returncode, wall_s=wall_s)

@@ -1,6 +1,9 @@
-"""A training configuration as flat settings, whoever wrote it: JSON, TOML, or a Python file of constants.
+"""A training configuration as flat settings, whoever wrote it.
 
-This module never imports or runs a configuration, and follows no reference from one file to another.
+JSON, TOML, or a Python file of constants.
+
+This module never imports or runs a configuration, and follows no reference from one file to
+another.
 """
 
 from __future__ import annotations
@@ -43,15 +46,21 @@ def read_config(path: Path) -> tuple[Setting, ...]:
     """The settings in the file `path`, in its order.
 
     Raises:
-        EvidenceError: it is missing, too large or cannot be read; CorruptFileError: it is not what its suffix says.
+        EvidenceError: it is missing, too large or cannot be read; CorruptFileError: it is not what
+        its suffix says.
         RefusedError: it is YAML, which needs a library that is none of ours.
     """
     seen = look_at_file(path)
     if path.suffix.lower() in _YAML:
-        raise RefusedError(f"{path}: YAML is not read here: convert it to JSON first", hint=_conversion(path))
+        raise RefusedError(
+            f"{path}: YAML is not read here: convert it to JSON first", hint=_conversion(path)
+        )
     if seen.size_bytes > MAX_BYTES:
         raise CorruptFileError(
-            path, "size", expected=f"a configuration of at most {MAX_BYTES} bytes", seen=seen.size_bytes
+            path,
+            "size",
+            expected=f"a configuration of at most {MAX_BYTES} bytes",
+            seen=seen.size_bytes,
         )
     try:
         data = path.read_bytes()
@@ -95,7 +104,9 @@ def _toml(path: Path, data: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode())
     except UnicodeDecodeError as error:
-        raise CorruptFileError(path, f"byte {error.start}", expected="UTF-8 text", seen=error.reason) from error
+        raise CorruptFileError(
+            path, f"byte {error.start}", expected="UTF-8 text", seen=error.reason
+        ) from error
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(path, "content", expected="TOML", seen=error) from error
 
@@ -115,7 +126,11 @@ def parsed_source(path: Path, data: bytes) -> ast.Module:
 def _constants(tree: ast.Module) -> Iterator[tuple[str, Any]]:
     """`name = constant` at the top level, as nanoGPT's configurations are written."""
     for node in tree.body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        if (
+            isinstance(node, ast.Assign)
+            and len(node.targets) == 1
+            and isinstance(node.targets[0], ast.Name)
+        ):
             try:
                 yield node.targets[0].id, ast.literal_eval(node.value)
             except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -123,5 +138,7 @@ def _constants(tree: ast.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _conversion(path: Path) -> str:
-    program = "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout, default=str)"
+    program = (
+        "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout, default=str)"
+    )
     return f"python3 -c '{program}' < {path} > {path.with_suffix('.json')}"

@@ -1,4 +1,6 @@
-"""Finds what a folder of somebody else's run holds: checkpoints, telemetry, system events, data stores.
+"""Finds what a folder of somebody else's run holds.
+
+Checkpoints, telemetry, system events, data stores.
 
 This module never follows a link to a folder, and stops looking at a bound that it tells.
 """
@@ -21,7 +23,10 @@ MAX_DEPTH = 12
 CONVINCED = 0.5  # a claim below this is a guess, which only `inspect` may show
 GUESS = 0.2  # below this not even a person's word makes it a log
 SPECIFIC = 0.7  # a claim above this is by a mark of the format's own, not by its shape
-WEIGHTS_ALONE = ("safetensors", "torch-save")  # a folder of these may be what a run left beside its checkpoints
+WEIGHTS_ALONE = (
+    "safetensors",
+    "torch-save",
+)  # a folder of these may be what a run left beside its checkpoints
 FLAT = ("jsonl",)  # what lies in a folder's folders is not read with it
 _NOT_EVIDENCE = {".spiketriage", ".git", ".venv", "__pycache__", "node_modules"}
 
@@ -51,8 +56,9 @@ class Discovery:
 @cache
 def kinds() -> Mapping[Kind, tuple[Format, ...]]:
     """Every format that can be read, by kind, in order of precedence."""
-    # Fifty readers, imported when they are asked for: the runs of our own recorder need none of them.
-    from spiketriage.readers.checkpoints.layouts import LAYOUTS  # noqa: PLC0415
+    # Fifty readers, imported when they are asked for: the runs of our own recorder need none of
+    # them.
+    from spiketriage.readers.checkpoints.formats import LAYOUTS  # noqa: PLC0415
     from spiketriage.readers.data.stores import STORES  # noqa: PLC0415
     from spiketriage.readers.events.sources import SOURCES  # noqa: PLC0415
     from spiketriage.readers.telemetry.formats import FORMATS  # noqa: PLC0415
@@ -76,7 +82,8 @@ def discover(
 ) -> Discovery:
     """Walk `folder` and claim what is in it; a checkpoint's inside is its own affair.
 
-    Claims below `at_least` are left alone: a person who names a log may ask for less than one who names a folder.
+    Claims below `at_least` are left alone: a person who names a log may ask for less than one who
+    names a folder.
 
     Raises:
         EvidenceError: the folder itself cannot be read.
@@ -114,18 +121,27 @@ class _Walk:
         if not seen.is_folder or (best is not None and best.kind == "data"):
             return
         if depth >= MAX_DEPTH:
-            self.notes.append(f"{path}: not looked into: it lies more than {MAX_DEPTH} folders deep")
+            self.notes.append(
+                f"{path}: not looked into: it lies more than {MAX_DEPTH} folders deep"
+            )
             return
         if best is not None and best.kind == "checkpoint":
             yield from self._inside(best, seen, depth, outer)
         else:
             yield from self._children(seen, depth, outer)
 
-    def _inside(self, checkpoint: Claim, seen: Look, depth: int, outer: tuple[Claim, ...]) -> Iterator[Claim]:
-        """What lies in a checkpoint is its own affair; but many a run saves its last weights over its checkpoints."""
+    def _inside(
+        self, checkpoint: Claim, seen: Look, depth: int, outer: tuple[Claim, ...]
+    ) -> Iterator[Claim]:
+        """What lies in a checkpoint is its own affair.
+
+        But many a run saves its last weights over its checkpoints.
+        """
         folders = tuple(name for name in seen.names if (seen.path / name).is_dir())
         if checkpoint.format.NAME not in WEIGHTS_ALONE:
-            folders = tuple(name for name in folders if _best_format(seen.path / name) is checkpoint.format)
+            folders = tuple(
+                name for name in folders if _best_format(seen.path / name) is checkpoint.format
+            )
         own = (one for one in outer if one is not checkpoint)
         yield from self._children(replace(seen, names=folders), depth, tuple(own))
 
@@ -133,7 +149,9 @@ class _Walk:
         path = seen.path
         for name in seen.names:
             if self._num_paths >= MAX_PATHS:
-                self.notes.append(f"{path}: only the first {MAX_PATHS} files and folders were looked at")
+                self.notes.append(
+                    f"{path}: only the first {MAX_PATHS} files and folders were looked at"
+                )
                 return
             child = path / name
             if name in _NOT_EVIDENCE or (os.path.islink(child) and os.path.isdir(child)):
@@ -161,13 +179,19 @@ def _is_covered(claim: Claim, outer: tuple[Claim, ...]) -> bool:
     return any(
         around.kind == claim.kind
         and (around.format is claim.format or claim.confidence <= SPECIFIC)
-        and (around.format.NAME not in FLAT or (claim.path.parent == around.path and claim.path.is_file()))
+        and (
+            around.format.NAME not in FLAT
+            or (claim.path.parent == around.path and claim.path.is_file())
+        )
         for around in outer
     )
 
 
 def files_of(claim: Claim) -> Iterator[Path]:
-    """The files behind a claim on telemetry or events: itself, or those below it that such a reader would read."""
+    """The files behind a claim on telemetry or events.
+
+    Itself, or those below it that such a reader would read.
+    """
     if claim.path.is_file():
         yield claim.path
         return

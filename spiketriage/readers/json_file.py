@@ -1,6 +1,7 @@
 """A JSON object from a file that somebody else wrote, with every way it can be wrong turned into one error.
 
-This module never trusts a path found in such a file and never opens anything but the file it is given.
+This module never trusts a path found in such a file and never opens anything but the file it is
+given.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ def read_bytes(path: Path) -> bytes:
     """
     try:
         found = path.stat()
-        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):  # a pipe would wait for a writer
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(
+            found.st_mode
+        ):  # a pipe would wait for a writer
             raise EvidenceError(f"{path}: is neither a folder nor a regular file")
         size_bytes = found.st_size
         if size_bytes > MAX_BYTES:
-            raise CorruptFileError(path, "size", expected=f"at most {MAX_BYTES} bytes", seen=size_bytes)
+            raise CorruptFileError(
+                path, "size", expected=f"at most {MAX_BYTES} bytes", seen=size_bytes
+            )
         return path.read_bytes()
     except FileNotFoundError as error:
         raise EvidenceError(f"{path}: is missing") from error
@@ -45,7 +50,9 @@ def parse_object(path: Path, data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data.decode())
     except UnicodeDecodeError as error:
-        raise CorruptFileError(path, f"byte {error.start}", expected="UTF-8 text", seen=error.reason) from error
+        raise CorruptFileError(
+            path, f"byte {error.start}", expected="UTF-8 text", seen=error.reason
+        ) from error
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(path, "content", expected="JSON", seen=error) from error
     if not isinstance(value, dict):

@@ -1,4 +1,6 @@
-"""A first look at a path: what it is, the names in it or its first bytes, so that formats can claim it.
+"""A first look at a path.
+
+What it is, the names in it or its first bytes, so that formats can claim it.
 
 This module never reads more than a page of a file and never follows a link to a folder.
 """
@@ -36,7 +38,10 @@ class Look:
 
     @property
     def is_lfs_pointer(self) -> bool:
-        """Whether the file is a Git-LFS pointer: a few lines that stand for bytes which were never fetched."""
+        """Whether the file is a Git-LFS pointer.
+
+        A few lines that stand for bytes which were never fetched.
+        """
         return self.head.startswith(LFS_HEAD)
 
     @property
@@ -78,7 +83,9 @@ def look(path: Path) -> Look:
         if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for a writer
             raise EvidenceError(f"{path}: is neither a folder nor a regular file")
         with path.open("rb", buffering=0) as stream:
-            return Look(path=path, is_folder=False, head=stream.read(HEAD_BYTES), size_bytes=found.st_size)
+            return Look(
+                path=path, is_folder=False, head=stream.read(HEAD_BYTES), size_bytes=found.st_size
+            )
     except FileNotFoundError as error:
         raise EvidenceError(f"{path}: there is no such file or folder") from error
     except OSError as error:
@@ -92,14 +99,17 @@ def refuse_pointer(path: object, head: bytes) -> None:
         EvidenceError: it is one.
     """
     if head.startswith(LFS_HEAD):
-        raise EvidenceError(f"{path}: is a Git-LFS pointer: the file was never fetched", hint="git lfs pull")
+        raise EvidenceError(
+            f"{path}: is a Git-LFS pointer: the file was never fetched", hint="git lfs pull"
+        )
 
 
 def look_at_file(path: Path) -> Look:
     """Look at a file whose bytes are there.
 
     Raises:
-        EvidenceError: it is missing, a folder or no regular file, cannot be read, or is a Git-LFS pointer.
+        EvidenceError: it is missing, a folder or no regular file, cannot be read, or is a Git-LFS
+        pointer.
     """
     seen = look(path)
     if seen.is_folder:

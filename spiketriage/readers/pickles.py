@@ -1,6 +1,9 @@
-"""Loads a pickle into inert objects: plain containers and scalars stay, everything else becomes a `Stub`.
+"""Loads a pickle into inert objects.
 
-This module never imports what a pickle names, never calls it, and never lets it take more memory than its size allows.
+Plain containers and scalars stay, everything else becomes a `Stub`.
+
+This module never imports what a pickle names, never calls it, and never lets it take more memory
+than its size allows.
 """
 
 from __future__ import annotations
@@ -30,10 +33,15 @@ _STACK_BYTES_A_TUPLE = 192  # measured: about 100 on x86-64
 _FEW_TUPLES = 10_000
 _ALLOWANCE_BYTES = 64 << 20
 _MAX_ALLOWANCE_BYTES = 4 << 30
-_ALLOWANCE_A_BYTE = 60  # an empty dict and its memo slot take 80 bytes for two; 160,000 DCP chunks take 20 a byte
+_ALLOWANCE_A_BYTE = (
+    60  # an empty dict and its memo slot take 80 bytes for two; 160,000 DCP chunks take 20 a byte
+)
 _OLD_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
-_MAPPINGS = (dict, MappingProxyType)  # all that a load makes; isinstance with the abstract class is slow
+_MAPPINGS = (
+    dict,
+    MappingProxyType,
+)  # all that a load makes; isinstance with the abstract class is slow
 _SCALARS = frozenset((str, int, float, bool, bytes, NoneType))
 _LOCK = threading.Lock()
 
@@ -94,7 +102,10 @@ class Unpickled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """A value that holds no others, and the keys and indices that lead to it; `...` stands for what was not walked."""
+    """A value that holds no others, and the keys and indices that lead to it.
+
+    `...` stands for what was not walked.
+    """
 
     path: tuple[str, ...]
     value: Any
@@ -109,21 +120,30 @@ def load(
 ) -> Unpickled:
     """The first pickle in `data`, which came from `where`.
 
-    `persistent` turns a persistent id into an object; `rebuild` maps qualified names to inert functions of ours.
+    `persistent` turns a persistent id into an object; `rebuild` maps qualified names to inert
+    functions of ours.
 
     Raises:
-        CorruptFileError: it is no pickle, is damaged, or wants more than an honest one of its size would.
+        CorruptFileError: it is no pickle, is damaged, or wants more than an honest one of its size
+        would.
     """
     data = bytes(data)
     if len(data) > MAX_BYTES:
-        raise CorruptFileError(where, "pickle", expected=f"at most {MAX_BYTES} bytes", seen=len(data))
+        raise CorruptFileError(
+            where, "pickle", expected=f"at most {MAX_BYTES} bytes", seen=len(data)
+        )
     num_tuples = sum(map(data.count, (b"\x85", b"\x86", b"\x87", b"t")))  # an upper bound
     if num_tuples > MAX_TUPLES:
-        raise CorruptFileError(where, "pickle", expected=f"at most {MAX_TUPLES} tuples", seen=num_tuples)
+        raise CorruptFileError(
+            where, "pickle", expected=f"at most {MAX_TUPLES} tuples", seen=num_tuples
+        )
     job = _Job(data, persistent, rebuild or {})
     with _LOCK, _bounded(len(data), num_tuples * _STACK_BYTES_A_TUPLE):
-        # Hashing nested tuples recurses in C without a check: the stack must be as deep as they could be.
-        job.run_with_stack(num_tuples * _STACK_BYTES_A_TUPLE) if num_tuples > _FEW_TUPLES else job.run()
+        # Hashing nested tuples recurses in C without a check: the stack must be as deep as they
+        # could be.
+        job.run_with_stack(
+            num_tuples * _STACK_BYTES_A_TUPLE
+        ) if num_tuples > _FEW_TUPLES else job.run()
     if job.error is not None:
         error, job.error = job.error, None
         if isinstance(error, EvidenceError):
@@ -152,8 +172,14 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
         for number, item in enumerate(value):
             yield str(number), item
     elif isinstance(value, Stub):
-        pair = type(value.state) is tuple and len(value.state) == 2  # dict and slots, or another state altogether
-        parts = value.state if pair and all(isinstance(part, (*_MAPPINGS, NoneType)) for part in value.state) else None
+        pair = (
+            type(value.state) is tuple and len(value.state) == 2
+        )  # dict and slots, or another state altogether
+        parts = (
+            value.state
+            if pair and all(isinstance(part, (*_MAPPINGS, NoneType)) for part in value.state)
+            else None
+        )
         for part in (value.state,) if parts is None else parts:
             if isinstance(part, _MAPPINGS):
                 yield from children(part)
@@ -166,8 +192,12 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
 def key_text(key: object) -> str:
     """A mapping's key as a person would write it; a key that is no scalar by its type alone."""
     if isinstance(key, str):
-        return key if key.isascii() else key.encode("utf-8", "backslashreplace").decode()  # lone surrogates print badly
-    small = isinstance(key, int) and -(1 << 64) < key < 1 << 64  # the text of a huge one is refused by the language
+        return (
+            key if key.isascii() else key.encode("utf-8", "backslashreplace").decode()
+        )  # lone surrogates print badly
+    small = (
+        isinstance(key, int) and -(1 << 64) < key < 1 << 64
+    )  # the text of a huge one is refused by the language
     return str(key) if small or isinstance(key, float) else f"<{type(key).__name__}>"
 
 
@@ -176,7 +206,8 @@ def walk(
 ) -> Iterator[Leaf]:
     """Every leaf below `value`, depth first in stored order; what is `whole` is a leaf too.
 
-    A cycle, what lies deeper than `MAX_DEPTH`, and all that follows `max_nodes` are one leaf `...` each.
+    A cycle, what lies deeper than `MAX_DEPTH`, and all that follows `max_nodes` are one leaf `...`
+    each.
     """
     path: list[str] = []
     opened: list[int] = []
@@ -208,7 +239,10 @@ def walk(
 
 
 class _Ordered(dict[Any, Any]):
-    """An OrderedDict or a dict subclass; the attributes that it may have are dropped (a state_dict's `_metadata`)."""
+    """An OrderedDict or a dict subclass.
+
+    The attributes that it may have are dropped (a state_dict's `_metadata`).
+    """
 
     __slots__ = ()
 
@@ -217,7 +251,10 @@ class _Ordered(dict[Any, Any]):
 
 
 class _Call:
-    """A function as a pickle may hold it: it can be called and nothing else (a bare function's defaults can be set)."""
+    """A function as a pickle may hold it.
+
+    It can be called and nothing else (a bare function's defaults can be set).
+    """
 
     __slots__ = ("_function",)
     _function: Callable[..., Any]
@@ -236,7 +273,11 @@ class _Call:
 
 
 def _encoded(text: object, encoding: object = "", *rest: object) -> object:
-    return text.encode("latin-1") if isinstance(text, str) and encoding == "latin1" and not rest else b""
+    return (
+        text.encode("latin-1")
+        if isinstance(text, str) and encoding == "latin1" and not rest
+        else b""
+    )
 
 
 def _raw(value: object = b"", *rest: object) -> object:
@@ -253,7 +294,10 @@ def _stub_class(qualified: str) -> type[Stub]:
 
 
 _ALLOWED: Mapping[str, Any] = {
-    **{f"builtins.{one.__name__}": one for one in (dict, list, tuple, set, frozenset, int, float, bool, complex, str)},
+    **{
+        f"builtins.{one.__name__}": one
+        for one in (dict, list, tuple, set, frozenset, int, float, bool, complex, str)
+    },
     "builtins.bytes": _Call(_raw),
     "builtins.bytearray": _Call(_raw),
     "_codecs.encode": _Call(_encoded),
@@ -292,7 +336,10 @@ class _Job:
     """One load, which may run in a thread of its own."""
 
     def __init__(
-        self, data: bytes, persistent: Callable[[Any], Any] | None, rebuild: Mapping[str, Callable[..., Any]]
+        self,
+        data: bytes,
+        persistent: Callable[[Any], Any] | None,
+        rebuild: Mapping[str, Callable[..., Any]],
     ) -> None:
         self._data = data
         self.persistent = persistent
@@ -305,12 +352,28 @@ class _Job:
     def run(self) -> None:
         """Load; what goes wrong is kept in `error`."""
         try:
-            stream = io.BufferedReader(io.BytesIO(self._data), 1 << 16)  # with peek, the C unpickler reads ahead
+            stream = io.BufferedReader(
+                io.BytesIO(self._data), 1 << 16
+            )  # with peek, the C unpickler reads ahead
             self.value = _Unpickler(self, stream).load()
             self.end = stream.tell()
-        except (pickle.PickleError, EOFError, ValueError, TypeError, LookupError, AttributeError) as error:
+        except (
+            pickle.PickleError,
+            EOFError,
+            ValueError,
+            TypeError,
+            LookupError,
+            AttributeError,
+        ) as error:
             self.error = error.with_traceback(None)
-        except (ArithmeticError, ImportError, MemoryError, RuntimeError, SystemError, AssertionError) as error:
+        except (
+            ArithmeticError,
+            ImportError,
+            MemoryError,
+            RuntimeError,
+            SystemError,
+            AssertionError,
+        ) as error:
             self.error = error.with_traceback(None)
         except EvidenceError as error:
             self.error = error
@@ -336,7 +399,10 @@ def _bounded(size_bytes: int, stack_bytes: int) -> Iterator[None]:
     limits = resource.getrlimit(resource.RLIMIT_AS)
     pages = _num_pages()
     if pages is not None:
-        allowance = min(_MAX_ALLOWANCE_BYTES, _ALLOWANCE_BYTES + _ALLOWANCE_A_BYTE * size_bytes) + stack_bytes
+        allowance = (
+            min(_MAX_ALLOWANCE_BYTES, _ALLOWANCE_BYTES + _ALLOWANCE_A_BYTE * size_bytes)
+            + stack_bytes
+        )
         bound = pages * resource.getpagesize() + allowance
         finite = [limit for limit in (*limits, bound) if limit != resource.RLIM_INFINITY]
         resource.setrlimit(resource.RLIMIT_AS, (min(finite), limits[1]))

@@ -23,7 +23,9 @@ class RangeSplitter:
     Ranges must be sorted and must not overlap; bytes between them are passed over.
     """
 
-    def __init__(self, ranges: Sequence[ByteRange], feed: Callable[[int, memoryview], object]) -> None:
+    def __init__(
+        self, ranges: Sequence[ByteRange], feed: Callable[[int, memoryview], object]
+    ) -> None:
         self._ranges = ranges
         self._feed = feed
         self._number = 0

@@ -1,6 +1,9 @@
-"""The settings of a run, `spiketriage.toml`: which folders hold what, and how its trainer is started.
+"""The settings of a run, `spiketriage.toml`.
 
-This module never guesses: an unknown key or a wrong type is refused, and no path in the file is opened here.
+Which folders hold what, and how its trainer is started.
+
+This module never guesses: an unknown key or a wrong type is refused, and no path in the file is
+opened here.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from spiketriage.errors import EvidenceError, UsageError
+from spiketriage.nouns.incident import RunSettings
 from spiketriage.readers.discover import discover
-from spiketriage.records import RunSettings
 
 FILE_NAME = "spiketriage.toml"
 _STRICT = {"extra": "forbid"}
@@ -67,7 +70,9 @@ def require_run(run: Path) -> None:
 
 
 def read_settings(run: Path) -> RunSettings:
-    """The settings of the run in folder `run`, with every path made absolute; without a file, what is found there.
+    """The settings of the run in folder `run`, with every path made absolute.
+
+    Without a file, what is found there.
 
     Raises:
         EvidenceError: the folder is missing, unreadable or not a run.
@@ -80,12 +85,20 @@ def read_settings(run: Path) -> RunSettings:
 
 
 def _found(run: Path) -> RunSettings:
-    """Settings for a run that somebody else's trainer made: everything that is claimed by a format, where it is."""
+    """Settings for a run that somebody else's trainer made.
+
+    Everything that is claimed by a format, where it is.
+    """
     found = discover(run)
     if not found.of("checkpoint") and not found.of("telemetry"):
-        seen = f"{len(found.claims)} other known files" if found.claims else "nothing of a known format"
+        seen = (
+            f"{len(found.claims)} other known files"
+            if found.claims
+            else "nothing of a known format"
+        )
         message = (
-            f"{run}: is not a run folder: expected {FILE_NAME}, or a checkpoint or a log of a known format in it, "
+            f"{run}: is not a run folder: expected {FILE_NAME}, or a checkpoint or a log "
+            "of a known format in it, "
             f"found {seen}"
         )
         raise EvidenceError(message, hint=_three_lines(run / FILE_NAME))
@@ -101,7 +114,9 @@ def _read(run: Path, path: Path) -> bytes | None:
     """The bytes of the settings; None where the folder has none."""
     try:
         if not any(run.iterdir()):
-            raise EvidenceError(f"{run}: the run folder is empty: expected {FILE_NAME} and the run's files")
+            raise EvidenceError(
+                f"{run}: the run folder is empty: expected {FILE_NAME} and the run's files"
+            )
         return path.read_bytes()
     except FileNotFoundError as error:
         if not run.exists():
@@ -110,7 +125,9 @@ def _read(run: Path, path: Path) -> bytes | None:
     except NotADirectoryError as error:
         raise EvidenceError(f"{run}: is not a folder: expected a run folder") from error
     except OSError as error:
-        raise EvidenceError(f"{error.filename or run}: cannot be read: {error.strerror or error}") from error
+        raise EvidenceError(
+            f"{error.filename or run}: cannot be read: {error.strerror or error}"
+        ) from error
 
 
 def _three_lines(path: Path) -> str:
@@ -132,7 +149,9 @@ def _parse(path: Path, data: bytes) -> _File:
     try:
         return TypeAdapter(_File).validate_python(tomllib.loads(data.decode()))
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: byte {error.start}: expected UTF-8 text, found {error.reason}") from error
+        raise UsageError(
+            f"{path}: byte {error.start}: expected UTF-8 text, found {error.reason}"
+        ) from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path}: expected TOML, found: {error}") from error
     except ValidationError as error:

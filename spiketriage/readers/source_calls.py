@@ -22,7 +22,8 @@ _BRANCHES = (ast.If, ast.IfExp, ast.While, ast.Try, ast.Match, ast.BoolOp)
 class Call:
     """One call: the dotted name as imports resolve it, whether it stands under a condition, its constant arguments.
 
-    An argument whose value is computed is there with None; positional ones are under their place, `"0"`, `"1"`, ….
+    An argument whose value is computed is there with None; positional ones are under their place,
+    `"0"`, `"1"`, ….
     """
 
     name: str
@@ -36,14 +37,16 @@ def read_calls(module: str, roots: Sequence[Path]) -> tuple[tuple[Path, ...], tu
     """The files of `module` and of what it imports below `roots`, and their calls.
 
     Raises:
-        RefusedError: the module lies below none of the roots. CorruptFileError: a file is not Python.
+        RefusedError: the module lies below none of the roots. CorruptFileError: a file is not
+        Python.
         EvidenceError: a file cannot be read.
     """
     first = _located(module, roots)
     if first is None:
         listed = ", ".join(str(root) for root in roots)
         raise RefusedError(
-            f"no file of module {module} in {listed}", hint="PYTHONPATH=FOLDER spiketriage defenses MODULE:FACTORY"
+            f"no file of module {module} in {listed}",
+            hint="PYTHONPATH=FOLDER spiketriage defenses MODULE:FACTORY",
         )
     waiting, seen, calls = [(module, first)], {first: None}, []
     while waiting:
@@ -67,13 +70,18 @@ def _located(module: str, roots: Sequence[Path]) -> Path | None:
     if parts[0] == "spiketriage":  # ours: known by name
         return None
     for root in roots:
-        for path in (root.joinpath(*parts).with_suffix(".py"), root.joinpath(*parts, "__init__.py")):
+        for path in (
+            root.joinpath(*parts).with_suffix(".py"),
+            root.joinpath(*parts, "__init__.py"),
+        ):
             if path.is_file():
                 return path
     return None
 
 
-def _imports(tree: ast.Module, module: str, *, is_package: bool) -> tuple[dict[str, str], list[str]]:
+def _imports(
+    tree: ast.Module, module: str, *, is_package: bool
+) -> tuple[dict[str, str], list[str]]:
     """Full names by local name, and the modules that may be files here."""
     names: dict[str, str] = {}
     imported: list[str] = []
@@ -114,7 +122,9 @@ class _Calls(ast.NodeVisitor):
         try:
             self.visit(tree)
         except RecursionError as error:
-            raise EvidenceError(f"{self._path}: its expressions are nested too deeply to be read") from error
+            raise EvidenceError(
+                f"{self._path}: its expressions are nested too deeply to be read"
+            ) from error
         return self._found
 
     def generic_visit(self, node: ast.AST) -> None:
@@ -132,7 +142,10 @@ class _Calls(ast.NodeVisitor):
             full = self._names.get(first, first) + (f".{rest}" if rest else "")
             given = {str(place): one for place, one in enumerate(node.args)}
             given |= {one.arg: one.value for one in node.keywords if one.arg}
-            arguments = {word: one.value if isinstance(one, ast.Constant) else None for word, one in given.items()}
+            arguments = {
+                word: one.value if isinstance(one, ast.Constant) else None
+                for word, one in given.items()
+            }
             call = Call(
                 name=full,
                 is_conditional=self._depth > 0,

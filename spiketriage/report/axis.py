@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-# Gradient norms do reach the end of a double's range; beyond these the arithmetic of ticks would overflow.
+# Gradient norms do reach the end of a double's range; beyond these the arithmetic of ticks would
+# overflow.
 SMALLEST, LARGEST = 1e-290, 1e290
 
 
@@ -26,14 +27,20 @@ class Axis:
         """Picture coordinate of a value; one that lies outside is put on the edge."""
         value = min(max(value, self.low), self.high)
         if self.log:
-            part = (math.log10(value) - math.log10(self.low)) / (math.log10(self.high) - math.log10(self.low))
+            part = (math.log10(value) - math.log10(self.low)) / (
+                math.log10(self.high) - math.log10(self.low)
+            )
         else:
             part = (value - self.low) / (self.high - self.low)
         return self.start + part * (self.end - self.start)
 
     def ticks(self, wanted: int) -> tuple[float, ...]:
         """Round values inside the axis, about `wanted` of them."""
-        return _log_ticks(self.low, self.high, wanted) if self.log else _linear_ticks(self.low, self.high, wanted)
+        return (
+            _log_ticks(self.low, self.high, wanted)
+            if self.log
+            else _linear_ticks(self.low, self.high, wanted)
+        )
 
 
 def step_axis(first: int, last: int, start: float, end: float) -> Axis:
@@ -44,7 +51,10 @@ def step_axis(first: int, last: int, start: float, end: float) -> Axis:
 
 
 def value_axis(values: list[float], start: float, end: float, *, log: bool) -> Axis:
-    """Axis around finite values with a little air; a logarithmic one ignores what is not positive."""
+    """Axis around finite values with a little air.
+
+    A logarithmic one ignores what is not positive.
+    """
     floor = SMALLEST if log else -LARGEST
     usable = [min(max(value, floor), LARGEST) for value in values if not log or value > 0]
     low, high = (min(usable), max(usable)) if usable else (1.0, 10.0)
@@ -62,7 +72,9 @@ def _linear_ticks(low: float, high: float, wanted: int) -> tuple[float, ...]:
     power = 10.0 ** math.floor(math.log10(raw))
     gap = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
     first = math.ceil(low / gap - 1e-9)
-    return tuple(round(index * gap, 12) for index in range(first, math.floor(high / gap + 1e-9) + 1))
+    return tuple(
+        round(index * gap, 12) for index in range(first, math.floor(high / gap + 1e-9) + 1)
+    )
 
 
 def _log_ticks(low: float, high: float, wanted: int) -> tuple[float, ...]:

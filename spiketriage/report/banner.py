@@ -5,7 +5,7 @@ It says only what the verdict says; it never guesses a cause of its own.
 
 from __future__ import annotations
 
-from spiketriage.records import Dossier, Verdict
+from spiketriage.nouns.incident import Dossier, Verdict
 from spiketriage.report import commands, words
 from spiketriage.report.model import Banner, Tone
 
@@ -88,9 +88,15 @@ def _happened(dossier: Dossier) -> str:
     if anchors is None:
         return "Nothing has been frozen yet, so no step is suspected."
     told = words.without_step(anchors.reason, anchors.suspect)
-    reason = words.first_sentence(told, after_colon=anchors.suspect is not None) or "no reason was recorded."
+    reason = (
+        words.first_sentence(told, after_colon=anchors.suspect is not None)
+        or "no reason was recorded."
+    )
     if anchors.suspect is None:
-        return f"No step is suspect among {words.count(len(dossier.steps), 'recorded point')}. {reason}"
+        return (
+            f"No step is suspect among {words.count(len(dossier.steps), 'recorded point')}. "
+            f"{reason}"
+        )
     onset = "" if anchors.onset in (None, anchors.suspect) else f", onset at step {anchors.onset}"
     return f"Step {anchors.suspect} is suspect{onset}: {reason}"
 
@@ -98,12 +104,22 @@ def _happened(dossier: Dossier) -> str:
 def _means(verdict: Verdict | None) -> str:
     if verdict is None:
         return "What it means is open: the evidence has not been weighed."
-    return words.first_sentence(verdict.explanation) or "The verdict was recorded without an explanation."
+    return (
+        words.first_sentence(verdict.explanation)
+        or "The verdict was recorded without an explanation."
+    )
 
 
 def _besides(dossier: Dossier) -> str:
-    """What differs and is not judged, so that the verdict does not speak of it: damaged generations first."""
-    found = [one for one in dossier.findings if not one.judged and one.outcome in ("differs", "nonfinite")]
+    """What differs and is not judged, so that the verdict does not speak of it.
+
+    Damaged generations first.
+    """
+    found = [
+        one
+        for one in dossier.findings
+        if not one.judged and one.outcome in ("differs", "nonfinite")
+    ]
     found.sort(key=lambda one: one.name == "code-identity")
     return "; ".join(f"{words.plain(one.name)}: {words.plain(one.summary)}" for one in found)
 
@@ -111,9 +127,18 @@ def _besides(dossier: Dossier) -> str:
 def _basis(dossier: Dossier) -> str:
     verdict, anchors = dossier.verdict, dossier.anchors
     good = anchors.known_good if anchors else None
-    executed = verdict.steps_executed if verdict else sum(row.num_steps_executed for row in dossier.trials)
+    executed = (
+        verdict.steps_executed if verdict else sum(row.num_steps_executed for row in dossier.trials)
+    )
     start = f"Known good is {words.plain(good)}" if good else "No known-good generation is selected"
     untested = len(verdict.not_tested) if verdict else 0
-    tail = f"{words.count(untested, 'item')} left untested" if verdict else "every cause still untested"
+    tail = (
+        f"{words.count(untested, 'item')} left untested"
+        if verdict
+        else "every cause still untested"
+    )
     num_findings = words.count(len(dossier.findings), "finding")
-    return f"{start}; this rests on {num_findings} and {words.count(executed, 'executed step')}, with {tail}."
+    return (
+        f"{start}; this rests on {num_findings} and {words.count(executed, 'executed step')}, "
+        f"with {tail}."
+    )

@@ -5,7 +5,7 @@ It never reads a file or a clock, so that the same incident gives the same repor
 
 from __future__ import annotations
 
-from spiketriage.records import Dossier
+from spiketriage.nouns.incident import Dossier
 from spiketriage.report import banner, commands, curves, proof, story, words
 from spiketriage.report.model import Report
 

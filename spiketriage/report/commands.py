@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import shlex
 
-from spiketriage.records import HARNESS, Dossier, JournalRow
+from spiketriage.nouns.incident import HARNESS, Dossier, JournalRow
 
-# These look at an incident without changing what is known, so that they may not change the report either.
+# These look at an incident without changing what is known, so that they may not change the report
+# either.
 SILENT = frozenset(
     {
         "report",
@@ -80,7 +81,10 @@ def command(dossier: Dossier, name: str) -> str:
 
 
 def next_command(dossier: Dossier) -> str:
-    """First step of the runbook that has left nothing behind; with a verdict, what follows from it."""
+    """First step of the runbook that has left nothing behind.
+
+    With a verdict, what follows from it.
+    """
     step = next_step(dossier)
     return step if step.startswith("spiketriage ") else command(dossier, step)
 

@@ -1,4 +1,6 @@
-"""The section with the plots: loss and gradient norm per step, the anchors marked, the telling steps listed.
+"""The section with the plots.
+
+Loss and gradient norm per step, the anchors marked, the telling steps listed.
 
 It decides what is plotted; how a curve looks is `plot`'s business.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from spiketriage.records import Dossier, StepPoint
+from spiketriage.nouns.incident import Dossier, StepPoint
 from spiketriage.report import commands, words
 from spiketriage.report.model import Column, Figure, Missing, Row, Section, Table
 from spiketriage.report.plot import Curve, Mark, Point, draw
@@ -36,15 +38,25 @@ def section(dossier: Dossier) -> Section:
         near = [p for p in points if suspect - ZOOM_BEFORE <= p.step <= suspect + ZOOM_AFTER]
         figures += _figures(near, marks, "-zoom") if near else ()
     paragraphs = _outside(dossier, points)
-    return Section(key="curves", title=title, paragraphs=paragraphs, figures=figures, tables=(_table(dossier, points),))
+    return Section(
+        key="curves",
+        title=title,
+        paragraphs=paragraphs,
+        figures=figures,
+        tables=(_table(dossier, points),),
+    )
 
 
 def _suspect(dossier: Dossier) -> int | None:
     return dossier.anchors.suspect if dossier.anchors else None
 
 
-def _figures(points: Sequence[StepPoint], marks: tuple[Mark, ...], suffix: str) -> tuple[Figure, ...]:
-    newest = {point.step: point.attempt for point in points}  # in step, attempt order: the last attempt wins
+def _figures(
+    points: Sequence[StepPoint], marks: tuple[Mark, ...], suffix: str
+) -> tuple[Figure, ...]:
+    newest = {
+        point.step: point.attempt for point in points
+    }  # in step, attempt order: the last attempt wins
     around = ", around the suspect step" if suffix else ""
     curves = (
         ("loss", "Loss", "nats per token", [p.loss for p in points]),
@@ -104,7 +116,9 @@ def _table(dossier: Dossier, points: Sequence[StepPoint]) -> Table:
     centres = [s for s in (anchors.onset, anchors.suspect) if s is not None] if anchors else []
     if not centres:
         centres = [points[-1].step]
-    telling = [p for p in points if _telling(p) or any(abs(p.step - centre) <= NEAR for centre in centres)]
+    telling = [
+        p for p in points if _telling(p) or any(abs(p.step - centre) <= NEAR for centre in centres)
+    ]
     telling.sort(key=lambda p: min(abs(p.step - centre) for centre in centres))
     shown = sorted(telling[:MAX_ROWS], key=lambda p: (p.step, p.attempt))
     columns = (
@@ -116,15 +130,25 @@ def _table(dossier: Dossier, points: Sequence[StepPoint]) -> Table:
             Column(title="Alarm"),
         ),
     )
-    caption = f"Steps near the anchors, alarms and nonfinite values: {len(shown)} of {len(points)} recorded points"
+    caption = (
+        f"Steps near the anchors, alarms and nonfinite values: {len(shown)} of {len(points)} "
+        "recorded points"
+    )
     return Table(caption=caption, columns=columns, rows=tuple(_row(p) for p in shown), folded=True)
 
 
 def _telling(point: StepPoint) -> bool:
-    return bool(point.alarm) or not all(map(math.isfinite, (point.loss, point.grad_norm, point.update_norm)))
+    return bool(point.alarm) or not all(
+        map(math.isfinite, (point.loss, point.grad_norm, point.update_norm))
+    )
 
 
 def _row(point: StepPoint) -> Row:
     values = (point.loss, point.grad_norm, point.update_norm, point.lr)
-    cells = (str(point.step), str(point.attempt), *map(words.number, values), words.plain(point.alarm))
+    cells = (
+        str(point.step),
+        str(point.attempt),
+        *map(words.number, values),
+        words.plain(point.alarm),
+    )
     return Row(cells=cells, tone="warn" if _telling(point) else "")

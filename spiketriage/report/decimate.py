@@ -1,6 +1,9 @@
-"""Fewer points with the same picture: the least and the greatest value of every pixel column are kept.
+"""Fewer points with the same picture.
 
-It never averages and never strides, so that a spike of one step survives; nonfinite values are its caller's.
+The least and the greatest value of every pixel column are kept.
+
+It never averages and never strides, so that a spike of one step survives; nonfinite values are its
+caller's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The report as one HTML file that opens offline: no script, no network, figures inline.
 
-Foreign text goes through Jinja2's autoescape; it never trusts any markup but `plot.draw`'s and our styles.
+Foreign text goes through Jinja2's autoescape; it never trusts any markup but `plot.draw`'s and our
+styles.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ def render(report: Report) -> str:
         keep_trailing_newline=True,
     )
     css = "\n" + _own("plot.css") + _own("report.css")
-    return environment.from_string(_own("report.html.j2")).render(report=report, css=css, policy=_policy(css))
+    return environment.from_string(_own("report.html.j2")).render(
+        report=report, css=css, policy=_policy(css)
+    )
 
 
 def standalone(figure: Figure) -> str:
     """Figure as an SVG file of its own, with the same looks."""
     size = f'width="{figure.width}" height="{figure.height}"'
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="plot" viewBox="0 0 {figure.width} {figure.height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="plot" viewBox="0 0 {figure.width} '
+        f'{figure.height}" '
         f'{size} role="img" aria-label="{escape(figure.description)}">\n'
         f"<style>\n{_own('plot.css')}</style>\n"
         f'<rect class="paper" {size}/>\n{figure.body}\n</svg>\n'

@@ -1,6 +1,7 @@
 """The report as strict JSON: the dossier in full, with the banner and what each section lacks.
 
-A nonfinite number becomes a string; it never writes a bare token that parsers reject or turn into null.
+A nonfinite number becomes a string; it never writes a bare token that parsers reject or turn into
+null.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import PurePath
 from typing import Any
 
-from spiketriage.records import Dossier
+from spiketriage.nouns.incident import Dossier
 from spiketriage.report import commands
 from spiketriage.report.model import Report
 
@@ -22,7 +23,8 @@ SCHEMA = "spiketriage.report/1"
 def render(dossier: Dossier, report: Report) -> str:
     """Whole report as text."""
     journal = [
-        {name: value for name, value in plain(row).items() if name != "who"} for row in commands.told(dossier.journal)
+        {name: value for name, value in plain(row).items() if name != "who"}
+        for row in commands.told(dossier.journal)
     ]
     document = {
         "schema": SCHEMA,
@@ -31,7 +33,12 @@ def render(dossier: Dossier, report: Report) -> str:
         "chain_head": commands.chain_head(dossier.journal),
         "banner": plain(report.banner),
         "sections": [
-            {"key": s.key, "title": s.title, "missing": plain(s.missing), "paragraphs": plain(s.paragraphs)}
+            {
+                "key": s.key,
+                "title": s.title,
+                "missing": plain(s.missing),
+                "paragraphs": plain(s.paragraphs),
+            }
             for s in report.sections
         ],
         "facts": plain(dossier.facts),

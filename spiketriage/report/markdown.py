@@ -1,6 +1,7 @@
 """The report as Markdown that can be pasted into a tracker.
 
-Every piece of foreign text is escaped, so that it can neither start markup nor leave its table cell.
+Every piece of foreign text is escaped, so that it can neither start markup nor leave its table
+cell.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def text(value: str) -> str:
 
 def code(value: str) -> str:
     """Foreign text as a code span that its own backticks cannot end, nor its pipes a table cell."""
-    if "\\|" in value:  # a table would read the backslash as escaping ours, and the pipe as the cell's end
+    if (
+        "\\|" in value
+    ):  # a table would read the backslash as escaping ours, and the pipe as the cell's end
         return text(value)
     longest = max((len(ticks) for ticks in re.findall(r"`+", value)), default=0)
     fence = "`" * (longest + 1)
@@ -53,7 +56,9 @@ def code(value: str) -> str:
 def _banner(banner: Banner) -> Iterable[str]:
     yield f"## {text(banner.headline)}"
     yield ""
-    yield f"> **{text(banner.verdict.upper())}** — {' '.join(text(part) for part in banner.summary)}"
+    yield (
+        f"> **{text(banner.verdict.upper())}** — {' '.join(text(part) for part in banner.summary)}"
+    )
     yield ""
     if banner.besides:
         yield f"**Besides:** {text(banner.besides)}"
@@ -64,7 +69,10 @@ def _banner(banner: Banner) -> Iterable[str]:
     yield f"| **Class** | {text(banner.cause_class)} |"
     yield f"| **Where** | {code(banner.where)} |"
     yield f"| **Repair** | {text(banner.repair)} |"
-    yield f"| **Not tested** | {'; '.join(text(item) for item in banner.not_tested) or 'nothing named'} |"
+    yield (
+        "| **Not tested** | "
+        f"{'; '.join(text(item) for item in banner.not_tested) or 'nothing named'} |"
+    )
     yield f"| **Next** | {code(banner.next_command)} |"
 
 
@@ -91,7 +99,11 @@ def _table(table: Table) -> Iterable[str]:
     else:
         yield from (f"**{text(table.caption)}**", "")
     yield "| " + " | ".join(column.title for column in table.columns) + " |"
-    yield "|" + "|".join("--:" if column.style == "number" else "---" for column in table.columns) + "|"
+    yield (
+        "|"
+        + "|".join("--:" if column.style == "number" else "---" for column in table.columns)
+        + "|"
+    )
     for row in table.rows:
         cells = (_cell(column, cell) for column, cell in zip(table.columns, row.cells, strict=True))
         yield "| " + " | ".join(cells) + " |"

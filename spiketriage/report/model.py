@@ -1,6 +1,7 @@
 """The render model: what a report says, as plain nouns that Markdown and HTML both walk.
 
-Its text is formatted and made visible already (`words.plain`); it never holds markup, except in figures.
+Its text is formatted and made visible already (`words.plain`); it never holds markup, except in
+figures.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row of a table: a cell a column, and a tone that only repeats what a cell says in words."""
+    """One row of a table.
+
+    A cell a column, and a tone that only repeats what a cell says in words.
+    """
 
     cells: tuple[str, ...]
     tone: Tone = ""

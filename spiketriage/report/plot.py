@@ -77,8 +77,14 @@ def draw(curve: Curve) -> Figure:
         *_names(labels),
         *_curves(curve, across, up),
         *_peak(curve, across, up),
-        *_rail([p for p in curve.points if not math.isfinite(p.value)], across, rail_y, "nonfinite"),
-        *(_rail([p for p in curve.points if p.value <= 0], across, bottom - 6, "not positive") if curve.log else ()),
+        *_rail(
+            [p for p in curve.points if not math.isfinite(p.value)], across, rail_y, "nonfinite"
+        ),
+        *(
+            _rail([p for p in curve.points if p.value <= 0], across, bottom - 6, "not positive")
+            if curve.log
+            else ()
+        ),
         *_legend(curve, bottom + 50),
     ]
     return Figure(
@@ -99,13 +105,19 @@ def _n(value: float) -> str:
 
 def _frame(curve: Curve, across: Axis, up: Axis, rail_y: float) -> Iterable[str]:
     bottom, top = up.start, up.end
-    yield f'<rect class="rail" x="{LEFT}" y="{_n(rail_y - 8)}" width="{WIDTH - LEFT - RIGHT}" height="16"/>'
+    yield (
+        f'<rect class="rail" x="{LEFT}" y="{_n(rail_y - 8)}" width="{WIDTH - LEFT - RIGHT}" '
+        'height="16"/>'
+    )
     yield f'<text class="tick" x="{LEFT - 8}" y="{_n(rail_y + 4)}" text-anchor="end">NaN / ∞</text>'
     for value in up.ticks(5):
         y = _n(up.at(value))
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
         label = words.number(value)
-        yield f'<text class="tick" x="{LEFT - 8}" y="{_n(up.at(value) + 4)}" text-anchor="end">{label}</text>'
+        yield (
+            f'<text class="tick" x="{LEFT - 8}" y="{_n(up.at(value) + 4)}" '
+            f'text-anchor="end">{label}</text>'
+        )
     for value in across.ticks(8):
         if value != int(value):
             continue
@@ -115,12 +127,18 @@ def _frame(curve: Curve, across: Axis, up: Axis, rail_y: float) -> Iterable[str]
             f'<text class="tick step" data-step="{int(value)}" x="{x}" y="{_n(bottom + 19)}" '
             f'text-anchor="middle">{int(value)}</text>'
         )
-    yield f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{_n(bottom)}" y2="{_n(bottom)}"/>'
-    yield f'<text class="name" x="{WIDTH - RIGHT}" y="{_n(bottom + 50)}" text-anchor="end">step</text>'
+    yield (
+        f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{_n(bottom)}" y2="{_n(bottom)}"/>'
+    )
+    yield (
+        f'<text class="name" x="{WIDTH - RIGHT}" y="{_n(bottom + 50)}" '
+        'text-anchor="end">step</text>'
+    )
     middle = _n((top + bottom) / 2)
     scale = f"{curve.unit}, log scale" if curve.log else curve.unit
     yield (
-        f'<text class="name" x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">'
+        f'<text class="name" x="14" y="{middle}" text-anchor="middle" '
+        f'transform="rotate(-90 14 {middle})">'
         f"{escape(scale)}</text>"
     )
 
@@ -138,13 +156,19 @@ def _path(points: Sequence[Point], across: Axis, up: Axis) -> str:
     gaps = [after - before for before, after in pairwise(steps)]
     max_gap = max(1, int(1.5 * median(gaps))) if gaps else 1
     samples = [
-        Sample(step=p.step, x=across.at(p.step), value=p.value if not up.log or p.value > 0 else math.nan)
+        Sample(
+            step=p.step,
+            x=across.at(p.step),
+            value=p.value if not up.log or p.value > 0 else math.nan,
+        )
         for p in points
     ]
     pieces = []
     for stretch in runs(samples, max_gap):
         kept = thin(stretch)
-        if len(kept) == 1:  # a lone value between holes: a line of no length with round caps is a dot
+        if (
+            len(kept) == 1
+        ):  # a lone value between holes: a line of no length with round caps is a dot
             kept = [kept[0], kept[0]]
         pieces.append("M" + "L".join(f"{_n(s.x)} {_n(up.at(s.value))}" for s in kept))
     return "".join(pieces)
@@ -187,7 +211,10 @@ def _labels(marks: Sequence[Mark], across: Axis) -> list[_Label]:
 
 
 def _marks(labels: Sequence[_Label], bottom: float) -> Iterable[str]:
-    """Draw the lines of the marks; curves are drawn over them, so that a spike hides behind none."""
+    """Draw the lines of the marks.
+
+    Curves are drawn over them, so that a spike hides behind none.
+    """
     for label in labels:
         x = _n(label.x)
         span = f'x1="{x}" x2="{x}" y1="{LABEL_ROW * label.row + 4}" y2="{_n(bottom)}"'
@@ -226,7 +253,11 @@ def _legend(curve: Curve, y: float) -> Iterable[str]:
 
 def _describe(curve: Curve, finite: Sequence[float]) -> str:
     steps = [point.step for point in curve.points]
-    spread = f"{words.number(min(finite))} to {words.number(max(finite))}" if finite else "no finite value"
+    spread = (
+        f"{words.number(min(finite))} to {words.number(max(finite))}"
+        if finite
+        else "no finite value"
+    )
     lost = words.count(len(curve.points) - len(finite), "nonfinite value")
     marks = "".join(f"; {words.plain(mark.label)}" for mark in curve.marks)
     return f"{curve.title}: steps {min(steps)} to {max(steps)}, {spread}, {lost}{marks}."

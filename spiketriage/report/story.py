@@ -1,13 +1,14 @@
 """The sections that tell what happened: impact, detection, timeline, and prompts for people.
 
-Hosts and commands are named, people never are; nothing here is invented when the incident does not hold it.
+Hosts and commands are named, people never are; nothing here is invented when the incident does not
+hold it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spiketriage.records import Dossier, JournalRow, StepPoint
+from spiketriage.nouns.incident import Dossier, JournalRow, StepPoint
 from spiketriage.report import commands, words
 from spiketriage.report.model import Column, Missing, Row, Section, Table
 
@@ -33,7 +34,14 @@ def impact(dossier: Dossier) -> Section:
     good = words.generation_step(dossier.anchors.known_good) if dossier.anchors else None
     last = max(point.step for point in dossier.steps)
     if suspect is not None:
-        rows.append(Row(cells=("Steps from the suspect step to the last one", str(max(0, last - suspect + 1)))))
+        rows.append(
+            Row(
+                cells=(
+                    "Steps from the suspect step to the last one",
+                    str(max(0, last - suspect + 1)),
+                )
+            )
+        )
     if good is not None:
         rows.append(Row(cells=("Steps lost by going back to known good", str(max(0, last - good)))))
     executed = sum(row.num_steps_executed for row in dossier.trials)
@@ -43,7 +51,9 @@ def impact(dossier: Dossier) -> Section:
     return Section(
         key="impact",
         title="Impact",
-        paragraphs=("Money, GPU-hours and held-out change are not in the record; add them by hand.",),
+        paragraphs=(
+            "Money, GPU-hours and held-out change are not in the record; add them by hand.",
+        ),
         tables=(Table(caption="Cost of the incident", columns=columns, rows=tuple(rows)),),
     )
 
@@ -57,7 +67,9 @@ def detection(dossier: Dossier) -> Section:
     """Which trigger fired, and where each anchor stands."""
     anchors = dossier.anchors
     if anchors is None:
-        missing = Missing(what="No anchors are recorded.", command=commands.command(dossier, "freeze"))
+        missing = Missing(
+            what="No anchors are recorded.", command=commands.command(dossier, "freeze")
+        )
         return Section(key="detection", title="Detection", missing=missing)
     alarms = [point for point in dossier.steps if point.alarm]
     facts = (
@@ -65,7 +77,11 @@ def detection(dossier: Dossier) -> Section:
         Row(cells=("Suspect: the step that experiments use", _step(anchors.suspect))),
         Row(cells=("Why", words.plain(anchors.reason) or "not recorded")),
     )
-    tables = [Table(caption="Anchors", columns=(Column(title="Anchor"), Column(title="Value")), rows=facts)]
+    tables = [
+        Table(
+            caption="Anchors", columns=(Column(title="Anchor"), Column(title="Value")), rows=facts
+        )
+    ]
     if alarms:
         columns = (
             Column(title="Step", style="number"),
@@ -75,7 +91,9 @@ def detection(dossier: Dossier) -> Section:
         spans = _spans(alarms)
         rows = tuple(_alarm(span) for span in spans[:MAX_ALARMS])
         more = "" if len(spans) <= MAX_ALARMS else f", first {MAX_ALARMS} of {len(spans)}"
-        tables.append(Table(caption=f"Alarms raised on the recorded steps{more}", columns=columns, rows=rows))
+        tables.append(
+            Table(caption=f"Alarms raised on the recorded steps{more}", columns=columns, rows=rows)
+        )
         return Section(key="detection", title="Detection", tables=tuple(tables))
     quiet = f"No alarm was raised on {words.count(len(dossier.steps), 'recorded point')}."
     return Section(key="detection", title="Detection", paragraphs=(quiet,), tables=tuple(tables))
@@ -86,7 +104,11 @@ def _spans(alarms: Sequence[StepPoint]) -> list[list[StepPoint]]:
     spans: list[list[StepPoint]] = []
     for point in alarms:
         last = spans[-1][-1] if spans else None
-        if last is not None and (last.attempt, last.step + 1, _said(last)) == (point.attempt, point.step, _said(point)):
+        if last is not None and (last.attempt, last.step + 1, _said(last)) == (
+            point.attempt,
+            point.step,
+            _said(point),
+        ):
             spans[-1].append(point)
         else:
             spans.append([point])
@@ -112,7 +134,9 @@ def timeline(dossier: Dossier) -> Section:
     """Commands that were run, oldest first, without those that only look."""
     rows = commands.told(dossier.journal)
     if not rows:
-        missing = Missing(what="The journal holds no command yet.", command=commands.command(dossier, "freeze"))
+        missing = Missing(
+            what="The journal holds no command yet.", command=commands.command(dossier, "freeze")
+        )
         return Section(key="timeline", title="Timeline", missing=missing)
     columns = (
         *(
@@ -127,7 +151,11 @@ def timeline(dossier: Dossier) -> Section:
         ),
         Column(title="Took", style="number"),
     )
-    table = Table(caption="Commands on this incident", columns=columns, rows=tuple(_moment(row) for row in rows))
+    table = Table(
+        caption="Commands on this incident",
+        columns=columns,
+        rows=tuple(_moment(row) for row in rows),
+    )
     return Section(key="timeline", title="Timeline", tables=(table,))
 
 
@@ -141,9 +169,14 @@ def _moment(row: JournalRow) -> Row:
 
 def lessons(dossier: Dossier) -> Section:
     """Prompts for people: the record cannot answer them."""
-    notes = tuple(words.plain(row.argv) for row in commands.told(dossier.journal) if commands.verb(row.argv) == "note")
+    notes = tuple(
+        words.plain(row.argv)
+        for row in commands.told(dossier.journal)
+        if commands.verb(row.argv) == "note"
+    )
     lead = (
-        "This file is generated anew by every report: write lessons and actions into notes.md beside it, "
+        "This file is generated anew by every report: write lessons and actions into "
+        "notes.md beside it, "
         "which no command touches."
     )
     return Section(

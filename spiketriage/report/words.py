@@ -1,6 +1,9 @@
-"""Numbers, places and foreign text as a report prints them: the same value gives the same words everywhere.
+"""Numbers, places and foreign text as a report prints them.
 
-It makes hidden characters visible, but never escapes for a medium: Markdown and HTML do that themselves.
+The same value gives the same words everywhere.
+
+It makes hidden characters visible, but never escapes for a medium: Markdown and HTML do that
+themselves.
 """
 
 from __future__ import annotations
@@ -9,10 +12,11 @@ import math
 import re
 import unicodedata
 
-from spiketriage.records import Where
+from spiketriage.nouns.incident import Where
 
 MAX_TEXT_CHARS = 600
-# Control, format (bidirectional overrides), surrogate and private characters hide or reorder what is read.
+# Control, format (bidirectional overrides), surrogate and private characters hide or reorder what
+# is read.
 HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 

@@ -13,12 +13,14 @@ from spiketriage import durable
 from spiketriage.errors import RefusedError
 from spiketriage.incident import store
 from spiketriage.incident.database import FULL, disk_full
-from spiketriage.records import Dossier, StepResult
+from spiketriage.nouns.incident import Dossier, StepResult
 from spiketriage.report import build, commands, curves, html, json_report, markdown
 from spiketriage.report.model import Report
 
 
-def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv: Sequence[str]) -> StepResult:
+def run(
+    run_folder: Path, *, incidents: Path | None, incident: str | None, argv: Sequence[str]
+) -> StepResult:
     """Write the report of an incident.
 
     Raises:
@@ -28,8 +30,13 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
 
     """
     found = store.find(run_folder, incidents=incidents, wanted=incident)
-    # Journalled as `report` even when `triage` calls it: a row that is shown would change the next report.
-    typed = argv if commands.verb(" ".join(argv)) == "report" else ("spiketriage", "report", str(run_folder))
+    # Journalled as `report` even when `triage` calls it: a row that is shown would change the next
+    # report.
+    typed = (
+        argv
+        if commands.verb(" ".join(argv)) == "report"
+        else ("spiketriage", "report", str(run_folder))
+    )
     with found.session(typed) as session:
         dossier = found.dossier()
         report = build.build(dossier)
@@ -40,7 +47,10 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
 
 
 def _following(dossier: Dossier, run_folder: Path, incidents: Path | None, incident: str) -> str:
-    """The next command with the folders as they were typed; the report itself names them in full."""
+    """The next command with the folders as they were typed.
+
+    The report itself names them in full.
+    """
     step = commands.next_step(dossier)
     if step.startswith("spiketriage "):
         return step

@@ -17,13 +17,13 @@ from spiketriage.diagnosis.plan import REPLAY, Proposal, possible, propose
 from spiketriage.diagnosis.setting import Setting, make_setting, make_site
 from spiketriage.diagnosis.view import View
 from spiketriage.errors import RefusedError
+from spiketriage.evidence.frozen import load_view
+from spiketriage.evidence.spike import spike_of
 from spiketriage.incident import store
 from spiketriage.incident.store import Incident
+from spiketriage.nouns.incident import Dossier, TrialRow
 from spiketriage.readers.settings import read_settings
-from spiketriage.records import Dossier, TrialRow
-from spiketriage.runbook.evidence import load_view
-from spiketriage.runbook.spike import spike_of
-from spiketriage.runbook.typed import command
+from spiketriage.runbook.next_step import command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,9 @@ class Bench:
 
     def command(self, step: str, *options: str) -> str:
         """The command line of another step on this incident, with the options as they were typed."""
-        return command(step, self.typed.run_folder, self.typed.incidents, self.typed.incident, *options)
+        return command(
+            step, self.typed.run_folder, self.typed.incidents, self.typed.incident, *options
+        )
 
     def case(self) -> Case:
         """What the judge weighs now."""
@@ -72,12 +74,15 @@ def open_bench(run_folder: Path, incidents: Path | None, incident: str | None) -
     """The bench of an incident.
 
     Raises:
-        RefusedError: there is no incident, nothing was frozen, or there is no known-good generation.
+        RefusedError: there is no incident, nothing was frozen, or there is no known-good
+        generation.
     """
     found = store.find(run_folder, incidents=incidents, wanted=incident)
     dossier = found.dossier()
     if dossier.anchors is None:
-        raise RefusedError(f"{found.id}: nothing is frozen", hint=f"spiketriage freeze {run_folder}")
+        raise RefusedError(
+            f"{found.id}: nothing is frozen", hint=f"spiketriage freeze {run_folder}"
+        )
     view = load_view(found, read_settings(run_folder))
     setting = make_setting(view, dossier.anchors, spiked=spike_of(dossier).suspect is not None)
     site = make_site(view, setting, found.folder / "trials")
@@ -99,7 +104,8 @@ def require_replayable(bench: Bench) -> None:
     """
     if bench.setting.unreplayable:
         raise RefusedError(
-            f"{bench.setting.unreplayable}: see `Your own trainer` in the README for the ten methods that it takes",
+            f"{bench.setting.unreplayable}: see `Your own trainer` in the README for the "
+            "ten methods that it takes",
             hint=bench.command("bisect"),
         )
 
@@ -115,4 +121,6 @@ def next_command(proposal: Proposal | None, bench: Bench) -> str:
         return bench.command("report")
     if proposal.experiments == (REPLAY,):
         return bench.command("replay")
-    return bench.command("branch", *(part for name in proposal.experiments for part in ("--experiment", name)))
+    return bench.command(
+        "branch", *(part for name in proposal.experiments for part in ("--experiment", name))
+    )

@@ -1,4 +1,6 @@
-"""`spiketriage bisect`: weigh every finding against every cause, say what may be said, and name the next experiment.
+"""`spiketriage bisect`.
+
+Weigh every finding against every cause, say what may be said, and name the next experiment.
 
 It never executes a step and never names a cause while one of its deciding cells is untested.
 """
@@ -18,7 +20,7 @@ from spiketriage.diagnosis.experiments import EXPERIMENTS
 from spiketriage.diagnosis.judge import Case, judge
 from spiketriage.diagnosis.plan import REPLAY
 from spiketriage.diagnosis.setting import STEPS_AFTER
-from spiketriage.records import CauseView, Finding, StepPoint, StepResult, Verdict, Where
+from spiketriage.nouns.incident import CauseView, Finding, StepPoint, StepResult, Verdict, Where
 from spiketriage.runbook.bench import Bench, next_command, open_bench
 
 FOUND_BY_HASH = ("shard-digests", "index-identity")
@@ -26,7 +28,9 @@ INCONCLUSIVE = ("undetermined", "unresolved")
 NUM_NAMED = 4
 
 
-def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv: Sequence[str]) -> StepResult:
+def run(
+    run_folder: Path, *, incidents: Path | None, incident: str | None, argv: Sequence[str]
+) -> StepResult:
     """The verdict on what is known now.
 
     Raises:
@@ -36,16 +40,26 @@ def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv:
     case, proposal = bench.case(), bench.proposal()
     verdict = judge(CAUSES, case)
     settled = verdict.kind == "established" or proposal is None
-    following = _missing_step(verdict, case, bench) or next_command(None if settled else proposal, bench)
+    following = _missing_step(verdict, case, bench) or next_command(
+        None if settled else proposal, bench
+    )
     verdict = replace(verdict, next_experiment=None if settled else following)
     with bench.incident.session(argv) as session:
         session.verdict(verdict)
         session.exit_code = 5 if verdict.kind in INCONCLUSIVE else 0
     later = later_anomalies(bench)
-    told = [f"later: {_steps(later)}, where something differs too, is not explained here"] if later else []
+    told = (
+        [f"later: {_steps(later)}, where something differs too, is not explained here"]
+        if later
+        else []
+    )
     if bench.setting.unreplayable:
         told.append(f"not replayed: {bench.setting.unreplayable}")
-    why = [] if settled or proposal is None else [f"why next: {proposal.why} ({proposal.num_steps} steps)"]
+    why = (
+        []
+        if settled or proposal is None
+        else [f"why next: {proposal.why} ({proposal.num_steps} steps)"]
+    )
     return StepResult(
         incident=bench.incident.id,
         exit_code=session.exit_code,
@@ -68,9 +82,17 @@ def _steps(steps: Sequence[int]) -> str:
 
 def _missing_step(verdict: Verdict, case: Case, bench: Bench) -> str:
     """`hash` or `check`, when a suspect's deciding cell is one that nobody asked for yet."""
-    known = {REPLAY, "replay-spike", "replay-determinism", *HUMAN, *(experiment.NAME for experiment in EXPERIMENTS)}
+    known = {
+        REPLAY,
+        "replay-spike",
+        "replay-determinism",
+        *HUMAN,
+        *(experiment.NAME for experiment in EXPERIMENTS),
+    }
     suspects = [view for view in verdict.causes if view.name in verdict.candidates]
-    unasked = {name for view in suspects for name in view.untested if name not in case.findings} - known
+    unasked = {
+        name for view in suspects for name in view.untested if name not in case.findings
+    } - known
     if not unasked:
         return ""
     return bench.command("hash" if unasked <= set(FOUND_BY_HASH) else "check")
@@ -82,14 +104,21 @@ def later_anomalies(bench: Bench) -> list[int]:
         return []
     suspect = bench.setting.suspect
     # A run that turned NaN stays so: that is one anomaly, however many steps it lasts.
-    after = dropwhile(_is_nonfinite, (point for point in bench.dossier.steps if point.step >= suspect))
+    after = dropwhile(
+        _is_nonfinite, (point for point in bench.dossier.steps if point.step >= suspect)
+    )
     alarms = {point.step for point in after if point.alarm and point.step > suspect + STEPS_AFTER}
     against = [
         f
         for f in bench.dossier.findings
-        if f.judged and f.outcome in ("differs", "nonfinite") and f.name not in ASIDE  # what a spike leaves behind
+        if f.judged
+        and f.outcome in ("differs", "nonfinite")
+        and f.name not in ASIDE  # what a spike leaves behind
     ]
-    return sorted(alarms | {f.where.step for f in against if f.where.step is not None and f.where.step > suspect})
+    return sorted(
+        alarms
+        | {f.where.step for f in against if f.where.step is not None and f.where.step > suspect}
+    )
 
 
 def _is_nonfinite(point: StepPoint) -> bool:
@@ -113,7 +142,9 @@ def verdict_data(verdict: Verdict) -> dict[str, Any]:
 
 def tell(verdict: Verdict, findings: Mapping[str, Finding]) -> list[str]:
     """The verdict for people: what, where, for, against, untested."""
-    head = f"verdict: {verdict.kind}" + (f": {verdict.cause} ({verdict.cause_class})" if verdict.cause else "")
+    head = f"verdict: {verdict.kind}" + (
+        f": {verdict.cause} ({verdict.cause_class})" if verdict.cause else ""
+    )
     lines = [head, f"  {verdict.explanation}"]
     place_text = where_text(verdict.where)
     if place_text:
@@ -123,8 +154,13 @@ def tell(verdict: Verdict, findings: Mapping[str, Finding]) -> list[str]:
     for view in verdict.causes:
         if view.status != "contradicted" and view.supporting:
             lines += _for_and_open(view, findings)
-    ruled_out = [view for view in verdict.causes if view.status == "contradicted" and view.supporting]
-    lines += [f"ruled out: {view.name}, by {', '.join(view.contradicting[:NUM_NAMED])}" for view in ruled_out]
+    ruled_out = [
+        view for view in verdict.causes if view.status == "contradicted" and view.supporting
+    ]
+    lines += [
+        f"ruled out: {view.name}, by {', '.join(view.contradicting[:NUM_NAMED])}"
+        for view in ruled_out
+    ]
     if verdict.not_tested:
         sure = verdict.kind == "established"
         label = "not tested, and not needed for this verdict" if sure else "not tested"

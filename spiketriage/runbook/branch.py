@@ -1,4 +1,6 @@
-"""`spiketriage branch`: change one factor at a time against its control, and prove that the change took effect.
+"""`spiketriage branch`.
+
+Change one factor at a time against its control, and prove that the change took effect.
 
 It refuses two factors at once, and batch experiments before a replay has reproduced the incident.
 """
@@ -14,9 +16,9 @@ from spiketriage.diagnosis.experiments import EXPERIMENTS
 from spiketriage.diagnosis.launch import Answer, execute, unique
 from spiketriage.diagnosis.plan import REPLAY, cost, is_meaningful
 from spiketriage.errors import RefusedError, UsageError
-from spiketriage.records import Finding, StepResult
+from spiketriage.evidence.progress import say
+from spiketriage.nouns.incident import Finding, StepResult
 from spiketriage.runbook.bench import Bench, new_rows, open_bench, require_replayable
-from spiketriage.runbook.progress import say
 
 
 def run(
@@ -32,7 +34,8 @@ def run(
     """Run experiments: those named, those of a factor, or the ones that bisect would propose.
 
     Raises:
-        UsageError: no such experiment or factor. RefusedError: two factors, or no reproducing replay.
+        UsageError: no such experiment or factor. RefusedError: two factors, or no reproducing
+        replay.
         TrialError: the workers failed; their log is named.
     """
     bench = open_bench(run_folder, incidents, incident)
@@ -44,21 +47,31 @@ def run(
     chosen = _chosen(bench, experiments, factors)
     for experiment in chosen:
         lint(experiment, experiment.arms(bench.setting))
-    trials = unique(t for e in chosen for arm in e.arms(bench.setting) for t in (arm.control, arm.variant))
-    say(f"branch: {', '.join(experiment.NAME for experiment in chosen)}; up to {cost(chosen, bench.setting)} steps")
+    trials = unique(
+        t for e in chosen for arm in e.arms(bench.setting) for t in (arm.control, arm.variant)
+    )
+    say(
+        f"branch: {', '.join(experiment.NAME for experiment in chosen)}; up to "
+        f"{cost(chosen, bench.setting)} steps"
+    )
     with bench.incident.session(argv) as session:
         answers = execute(bench.site, trials)
         findings = [_read(experiment, bench, answers) for experiment in chosen]
         session.trials(new_rows(list(answers.values())))
         session.findings(findings)
         session.exit_code = 5 if all(f.outcome == "not testable" for f in findings) else 0
-    executed = sum(answer.row.num_steps_executed for answer in answers.values() if not answer.cached)
+    executed = sum(
+        answer.row.num_steps_executed for answer in answers.values() if not answer.cached
+    )
     num_cached = sum(answer.cached for answer in answers.values())
     return StepResult(
         incident=bench.incident.id,
         exit_code=session.exit_code,
         verdict="",
-        lines=(*_table(findings), f"{len(trials)} trials, {executed} steps executed, {num_cached} cached"),
+        lines=(
+            *_table(findings),
+            f"{len(trials)} trials, {executed} steps executed, {num_cached} cached",
+        ),
         data={"findings": [asdict(finding) for finding in findings], "steps_executed": executed},
         next_commands=(bench.command("bisect"),),
     )
@@ -67,10 +80,14 @@ def run(
 def _read(experiment: Experiment, bench: Bench, answers: Mapping[str, Answer]) -> Finding:
     """The experiment's finding, unless its factor is not proven to have changed."""
     reason = without_effect(experiment, bench.setting, answers)
-    return not_testable(experiment.NAME, reason) if reason else experiment.read(bench.setting, answers)
+    return (
+        not_testable(experiment.NAME, reason) if reason else experiment.read(bench.setting, answers)
+    )
 
 
-def _chosen(bench: Bench, experiments: tuple[str, ...], factors: tuple[str, ...]) -> list[Experiment]:
+def _chosen(
+    bench: Bench, experiments: tuple[str, ...], factors: tuple[str, ...]
+) -> list[Experiment]:
     if len(factors) > 1:
         raise RefusedError(
             f"two factors in one branch: {', '.join(factors)}; an effect could not be told apart",
@@ -86,7 +103,8 @@ def _chosen(bench: Bench, experiments: tuple[str, ...], factors: tuple[str, ...]
     for experiment in chosen:
         if not experiment.arms(bench.setting):
             raise RefusedError(
-                f"{experiment.NAME} is not possible here: a state, batch or code that it needs is missing"
+                f"{experiment.NAME} is not possible here: a state, batch or code that it "
+                "needs is missing"
             )
     return chosen
 
@@ -98,12 +116,16 @@ def _of_factor(bench: Bench, factor: str) -> tuple[str, ...]:
         experiment.NAME
         for experiment in EXPERIMENTS
         if name == experiment.FACTOR
-        and any(getattr(arm.variant.factors, name).split(" ")[0] == value for arm in experiment.arms(bench.setting))
+        and any(
+            getattr(arm.variant.factors, name).split(" ")[0] == value
+            for arm in experiment.arms(bench.setting)
+        )
     )
     if not found:
         known = sorted({experiment.FACTOR for experiment in EXPERIMENTS})
         raise UsageError(
-            f"no experiment sets {factor!r}; factors: {', '.join(known)}", hint=bench.command("branch", "--list")
+            f"no experiment sets {factor!r}; factors: {', '.join(known)}",
+            hint=bench.command("branch", "--list"),
         )
     return found[:1]
 
@@ -121,15 +143,21 @@ def _require_replay(bench: Bench, chosen: Sequence[Experiment]) -> None:
     if replay is None:
         raise RefusedError("the incident was not replayed yet", hint=bench.command("replay"))
     reproduced = replay.outcome == "agrees"
-    pointless = [e.NAME for e in chosen if not is_meaningful(e, reproduced=reproduced, spiked=bench.setting.spiked)]
+    pointless = [
+        e.NAME
+        for e in chosen
+        if not is_meaningful(e, reproduced=reproduced, spiked=bench.setting.spiked)
+    ]
     if pointless and not reproduced:
         raise RefusedError(
-            f"the replay does not reproduce production ({replay.summary}), so a branch would mean nothing",
+            f"the replay does not reproduce production ({replay.summary}), so a branch "
+            "would mean nothing",
             hint=bench.command("bisect"),
         )
     if pointless:
         raise RefusedError(
-            f"{pointless[0]} would mean nothing here: nothing spiked, or production repeats bit for bit",
+            f"{pointless[0]} would mean nothing here: nothing spiked, or production "
+            "repeats bit for bit",
             hint=bench.command("branch", "--list"),
         )
 
@@ -152,9 +180,20 @@ def _listing(bench: Bench) -> StepResult:
     lines, data = [], []
     for experiment in EXPERIMENTS:
         steps = cost([experiment], bench.setting)
-        state = done.get(experiment.NAME, "open" if experiment.arms(bench.setting) else "not possible here")
-        lines.append(f"{experiment.NAME:<{width}}  {state:<13}  {steps:>3} steps  {experiment.ABOUT}")
-        data.append({"name": experiment.NAME, "factor": experiment.FACTOR, "state": state, "num_steps": steps})
+        state = done.get(
+            experiment.NAME, "open" if experiment.arms(bench.setting) else "not possible here"
+        )
+        lines.append(
+            f"{experiment.NAME:<{width}}  {state:<13}  {steps:>3} steps  {experiment.ABOUT}"
+        )
+        data.append(
+            {
+                "name": experiment.NAME,
+                "factor": experiment.FACTOR,
+                "state": state,
+                "num_steps": steps,
+            }
+        )
     return StepResult(
         incident=bench.incident.id,
         exit_code=0,
@@ -167,4 +206,6 @@ def _listing(bench: Bench) -> StepResult:
 
 def _table(findings: Sequence[Finding]) -> list[str]:
     width = max(len(finding.name) for finding in findings)
-    return [f"{finding.outcome:<12} {finding.name:<{width}}  {finding.summary}" for finding in findings]
+    return [
+        f"{finding.outcome:<12} {finding.name:<{width}}  {finding.summary}" for finding in findings
+    ]

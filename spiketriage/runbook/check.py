@@ -1,6 +1,9 @@
-"""`spiketriage check`: every assertion that needs no step execution, over the whole recorded history.
+"""`spiketriage check`.
 
-It never executes a step or imports torch, and never lets one malformed input cost the other checks' findings.
+Every assertion that needs no step execution, over the whole recorded history.
+
+It never executes a step or imports torch, and never lets one malformed input cost the other checks'
+findings.
 """
 
 from __future__ import annotations
@@ -14,15 +17,15 @@ from spiketriage.diagnosis.checks import CHECKS, Check
 from spiketriage.diagnosis.findings import counted, untestable
 from spiketriage.diagnosis.view import View
 from spiketriage.errors import SpiketriageError
+from spiketriage.evidence.frozen import load_view
+from spiketriage.evidence.spike import FOUND_BY_FREEZE, WRITTEN_BY_CHECK, Spike, spike_of
 from spiketriage.incident import store
 from spiketriage.incident.session import Session
 from spiketriage.incident.store import Incident
+from spiketriage.nouns.incident import Anchors, Dossier, Finding, StepResult
 from spiketriage.readers.settings import read_settings
-from spiketriage.readers.telemetry.lineage import Telemetry
-from spiketriage.records import Anchors, Dossier, Finding, StepResult
-from spiketriage.runbook import typed
-from spiketriage.runbook.evidence import load_view
-from spiketriage.runbook.spike import FOUND_BY_FREEZE, WRITTEN_BY_CHECK, Spike, spike_of
+from spiketriage.readers.telemetry.run.lineage import Telemetry
+from spiketriage.runbook import next_step
 
 AGAINST = ("differs", "nonfinite")
 ABOUT_THE_SPIKE = (
@@ -60,7 +63,8 @@ def run(
         session.findings(findings)
         _keep_anchors(session, dossier, spike, anchors)
         session.exit_code = int(any(_is_against(finding) for finding in findings))
-    # Without a harness no step can be executed, and nothing is in question where nothing is suspect.
+    # Without a harness no step can be executed, and nothing is in question where nothing is
+    # suspect.
     following = "replay" if anchors.suspect is not None and view.settings.harness else "bisect"
     return StepResult(
         incident=found.id,
@@ -68,34 +72,57 @@ def run(
         verdict="",
         lines=(*_headline(view, spike, anchors, audit=audit), *table(findings)),
         data={"findings": [asdict(finding) for finding in findings], "anchors": asdict(anchors)},
-        next_commands=(typed.command(following, run_folder, incidents, incident),),
+        next_commands=(next_step.command(following, run_folder, incidents, incident),),
     )
 
 
 def check_all(view: View) -> tuple[Finding, ...]:
-    """The findings of every check; one that meets malformed evidence becomes a finding that says so."""
+    """The findings of every check.
+
+    One that meets malformed evidence becomes a finding that says so.
+    """
     return tuple(finding for check in CHECKS for finding in _guarded(check, view))
 
 
 def _guarded(check: Check, view: View) -> tuple[Finding, ...]:
     try:
         return check.run(view)
-    except (SpiketriageError, ValueError, KeyError, TypeError, IndexError, ArithmeticError, OSError) as error:
-        return (untestable(check.NAME, f"the evidence is malformed: {type(error).__name__}: {error}"),)
+    except (
+        SpiketriageError,
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        ArithmeticError,
+        OSError,
+    ) as error:
+        return (
+            untestable(check.NAME, f"the evidence is malformed: {type(error).__name__}: {error}"),
+        )
 
 
 def reanchored(view: View, spike: Spike, findings: Sequence[Finding]) -> Anchors:
-    """The anchors after the checks: onset at the first anomaly of any kind, the suspect where it spiked.
+    """The anchors after the checks.
 
-    Without a spike the suspect is the first anomaly. The known-good generation is older than the onset.
+    Onset at the first anomaly of any kind, the suspect where it spiked.
+
+    Without a spike the suspect is the first anomaly. The known-good generation is older than the
+    onset.
     """
-    dated = [item for item in findings if _is_against(item) and item.name not in (*ABOUT_THE_SPIKE, *AT_REST)]
+    dated = [
+        item
+        for item in findings
+        if _is_against(item) and item.name not in (*ABOUT_THE_SPIKE, *AT_REST)
+    ]
     steps = {item.name: item.where.step for item in dated if item.where.step is not None}
     first = min(steps, key=lambda name: (steps[name], list(steps).index(name))) if steps else None
     if first is None or (spike.onset is not None and steps[first] >= spike.onset):
         onset, reason = spike.onset, view.anchors.reason if view.anchors else "nothing spiked"
     else:
-        onset, reason = steps[first], f"{first} is the first check to find something, at step {steps[first]}"
+        onset, reason = (
+            steps[first],
+            f"{first} is the first check to find something, at step {steps[first]}",
+        )
     suspect = onset if spike.suspect is None else spike.suspect
     return select_anchors(view.generations, onset=onset, suspect=suspect, reason=reason)
 
@@ -110,9 +137,14 @@ def table(findings: Sequence[Finding]) -> tuple[str, ...]:
     lines = [f"{_word(item):<13} {item.name:<{width}}  {item.summary}" for item in told]
     if len(silent) > MANY_SILENT:
         names = ", ".join(item.name for item in silent)
-        lines.append(f"not testable on this run ({len(silent)} checks; most need the recorder): {names}")
+        lines.append(
+            f"not testable on this run ({len(silent)} checks; most need the recorder): {names}"
+        )
     num_agreeing = sum(item.outcome == "agrees" for item in findings)
-    return (*lines, f"{counted(num_agreeing, 'check')} {'agrees' if num_agreeing == 1 else 'agree'}")
+    return (
+        *lines,
+        f"{counted(num_agreeing, 'check')} {'agrees' if num_agreeing == 1 else 'agree'}",
+    )
 
 
 def _severity(finding: Finding) -> int:
@@ -145,7 +177,11 @@ def _keep_anchors(session: Session, dossier: Dossier, spike: Spike, anchors: Anc
 
 
 def _headline(view: View, spike: Spike, anchors: Anchors, *, audit: bool) -> tuple[str, ...]:
-    lines = [] if spike.suspect is not None else ["nothing spiked; this is an audit of the whole history"]
+    lines = (
+        []
+        if spike.suspect is not None
+        else ["nothing spiked; this is an audit of the whole history"]
+    )
     if spike.suspect is None and anchors.suspect is not None:
         lines.append(f"step {anchors.suspect} is the first finding")
     if spike.suspect is not None and audit:

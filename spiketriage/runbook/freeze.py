@@ -15,34 +15,28 @@ from pathlib import Path
 from spiketriage.diagnosis.anchors import select_anchors
 from spiketriage.diagnosis.findings import counted
 from spiketriage.errors import EvidenceError, RefusedError, UsageError
+from spiketriage.evidence import bag, gaps, layout
+from spiketriage.evidence import frozen as evidence
+from spiketriage.evidence.collect import GENERATIONS, missing
+from spiketriage.evidence.collectors import COLLECTORS
+from spiketriage.evidence.frozen import FROZEN
+from spiketriage.evidence.gather import COPIERS, Gathered, gather
+from spiketriage.evidence.onset import NOTHING, Onset, find_onset
+from spiketriage.evidence.pin import InPlace, link, secure
+from spiketriage.evidence.progress import say
+from spiketriage.evidence.series_table import tables
+from spiketriage.evidence.telemetry_table import write_parquet
 from spiketriage.incident import store
 from spiketriage.incident.session import Session
+from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts
+from spiketriage.nouns.file import FileEntry
+from spiketriage.nouns.incident import HARNESS, Anchors, Artifact, Dossier, RunSettings, StepResult
 from spiketriage.readers.data.native_index import read_index
 from spiketriage.readers.settings import read_settings
-from spiketriage.readers.telemetry.lineage import Telemetry
-from spiketriage.readers.telemetry.names import Names
-from spiketriage.readers.telemetry.sources import read_telemetry
-from spiketriage.records import (
-    HARNESS,
-    NATIVE,
-    Anchors,
-    Artifact,
-    Dossier,
-    FileEntry,
-    GenerationFacts,
-    RunSettings,
-    StepResult,
-)
-from spiketriage.runbook import bag, evidence, gaps, layout, typed
-from spiketriage.runbook.collect import GENERATIONS, missing
-from spiketriage.runbook.collectors import COLLECTORS
-from spiketriage.runbook.evidence import FROZEN
-from spiketriage.runbook.gather import COPIERS, Gathered, gather
-from spiketriage.runbook.onset import NOTHING, Onset, find_onset
-from spiketriage.runbook.pin import InPlace, link, secure
-from spiketriage.runbook.progress import say
-from spiketriage.runbook.series_table import tables
-from spiketriage.runbook.telemetry_table import write_parquet
+from spiketriage.readers.telemetry.run.lineage import Telemetry
+from spiketriage.readers.telemetry.run.sources import read_telemetry
+from spiketriage.readers.telemetry.series.names import Names
+from spiketriage.runbook import next_step
 from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
 
 GAPS = "gaps"  # the fact that names what the latest freeze could not keep
@@ -52,7 +46,10 @@ PARTIAL = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Subject:
-    """What is frozen: the run, its telemetry as far as it can be read, and where the anomaly begins."""
+    """What is frozen.
+
+    The run, its telemetry as far as it can be read, and where the anomaly begins.
+    """
 
     settings: RunSettings
     telemetry: Telemetry | None
@@ -81,18 +78,24 @@ def run(
     subject = _subject(read_settings(run_folder), step)
     known = _known(subject, incidents, incident)
     if dry_run:
-        return _plan(subject, known, typed.command("freeze", run_folder, incidents, None, *_options(step)))
+        return _plan(
+            subject,
+            known,
+            next_step.command("freeze", run_folder, incidents, None, *_options(step)),
+        )
     frozen = known.dossier().facts.get(FROZEN) if known is not None else None
     if known is not None and frozen == "whole":
-        return _result(known, typed.command("hash", run_folder, incidents), again=True)
+        return _result(known, next_step.command("hash", run_folder, incidents), again=True)
     ending = _ending(subject)
     at = datetime.now(UTC)
-    place = known or store.create(run_folder, incidents=incidents, step=subject.onset.step, at=at, otherwise=ending)
+    place = known or store.create(
+        run_folder, incidents=incidents, step=subject.onset.step, at=at, otherwise=ending
+    )
     with place.session(argv) as session:
         if incidents is not None:
             session.fact("incidents", str(incidents.absolute()))
         session.exit_code = _freeze(session, subject)
-    return _result(place, typed.command("hash", run_folder, incidents), again=False)
+    return _result(place, next_step.command("hash", run_folder, incidents), again=False)
 
 
 def _options(step: int | None) -> list[str]:
@@ -108,17 +111,23 @@ def _ending(subject: _Subject) -> str:
 
 def _subject(settings: RunSettings, step: int | None) -> _Subject:
     try:
-        telemetry, unreadable = read_telemetry(settings.telemetry, Names(columns=settings.columns)), ""
+        telemetry, unreadable = (
+            read_telemetry(settings.telemetry, Names(columns=settings.columns)),
+            "",
+        )
         onset = find_onset(telemetry)
     except EvidenceError as error:
-        # Keeping what is left matters more than finding the onset: the gap is told, the rest is frozen.
+        # Keeping what is left matters more than finding the onset: the gap is told, the rest is
+        # frozen.
         telemetry, unreadable = None, error.message
         reason = f"no telemetry: nothing could be scanned: {error.message}"
         onset = Onset(step=None, reason=reason, alarms=(), points=())
     if step is not None:
         if telemetry is not None and step not in telemetry.steps:
             span = f"{telemetry.steps[0]} to {telemetry.steps[-1]}" if telemetry.steps else "none"
-            raise UsageError(f"--step {step}: expected a recorded step, found {span} in {settings.telemetry}")
+            raise UsageError(
+                f"--step {step}: expected a recorded step, found {span} in {settings.telemetry}"
+            )
         onset = replace(onset, step=step, reason=f"step {step} was given with --step")
     return _Subject(settings=settings, telemetry=telemetry, onset=onset, unreadable=unreadable)
 
@@ -143,11 +152,13 @@ def _known(subject: _Subject, incidents: Path | None, wanted: str | None) -> sto
 
 
 def _is_same(dossier: Dossier, subject: _Subject, *, shared: bool) -> bool:
-    # Killed before its first commit, a freeze leaves no facts; in a shared folder it may be another run's.
+    # Killed before its first commit, a freeze leaves no facts; in a shared folder it may be another
+    # run's.
     facts, run = dossier.facts, str(subject.settings.run)
     if facts.get("run", "" if shared else run) != run:
         return False
-    # An audit has no onset to tell it from the next: once finished, it is that of the steps it covered.
+    # An audit has no onset to tell it from the next: once finished, it is that of the steps it
+    # covered.
     same_end = facts.get("last_step") == _last_step(subject)
     return subject.onset.step is not None or FROZEN not in facts or same_end
 
@@ -166,17 +177,25 @@ def _freeze(session: Session, subject: _Subject) -> int:
     session.steps(subject.onset.points)
 
     def keep_copies(name: str, before: Gathered) -> None:
-        if name == GENERATIONS:  # reading those may take an hour, and what is copied must stand meanwhile
+        if (
+            name == GENERATIONS
+        ):  # reading those may take an hour, and what is copied must stand meanwhile
             session.artifacts(before.artifacts)
             session.commit()
             say("freeze: verifying generations")
 
     collectors = (*COPIERS, GENERATIONS)
     payload = layout.payload(folder)
-    gathered = gather(settings.run, payload, collectors, onset=subject.onset.step, at_begin=keep_copies)
-    generations = tuple(evidence.generation_facts(one, folder, settings) for one in gathered.generations)
+    gathered = gather(
+        settings.run, payload, collectors, onset=subject.onset.step, at_begin=keep_copies
+    )
+    generations = tuple(
+        evidence.generation_facts(one, folder, settings) for one in gathered.generations
+    )
     lost = list(_lost(settings, generations))
-    anchors = select_anchors(generations, subject.onset.step, subject.onset.step, subject.onset.reason)
+    anchors = select_anchors(
+        generations, subject.onset.step, subject.onset.step, subject.onset.reason
+    )
     session.anchors(anchors)
     for one in gathered.generations:
         for key, value in evidence.measured_to_fact(one).items():
@@ -185,7 +204,10 @@ def _freeze(session: Session, subject: _Subject) -> int:
     session.artifacts([*gathered.artifacts, *lost, *in_place])
     if subject.telemetry is not None:
         series = [one for log in subject.telemetry.logs for one in log.series]
-        write_parquet(tables(series) if series else subject.telemetry, folder / layout.EVIDENCE / layout.PARQUET)
+        write_parquet(
+            tables(series) if series else subject.telemetry,
+            folder / layout.EVIDENCE / layout.PARQUET,
+        )
     bag.close(folder / layout.EVIDENCE, gathered.sha256)
     kept = [*_gaps(subject), *gathered.artifacts, *lost, *in_place]
     missed = dict.fromkeys(one.path for one in kept if one.kept == "missing")
@@ -236,7 +258,11 @@ def _lost(settings: RunSettings, generations: Iterable[GenerationFacts]) -> Iter
     """Damaged generations, and an index that only the manifests still speak of."""
     for generation in generations:
         if why := gaps.damage(generation):
-            yield missing(layout.artifact_path(settings.run, generation.path), "generation", f"is damaged: {why}")
+            yield missing(
+                layout.artifact_path(settings.run, generation.path),
+                "generation",
+                f"is damaged: {why}",
+            )
     if why := gaps.lost_index(settings, (one.manifest for one in generations)):
         yield missing(gaps.DEFAULT_INDEX, "index", why)
 
@@ -248,7 +274,9 @@ def _in_place(
     candidates = {anchors.known_good, anchors.older_good, _last_loaded(subject.telemetry)}
     for generation in generations:
         files = _files(generation)
-        is_rest = gaps.unfinished(generation)  # what a rotation or a killed save left over is no loss
+        is_rest = gaps.unfinished(
+            generation
+        )  # what a rotation or a killed save left over is no loss
         for entry in files:
             if is_rest and not (generation.path / entry.path).exists():
                 continue
@@ -260,9 +288,13 @@ def _in_place(
             )
             yield secure(folder, settings.run, file, pin=generation.name in candidates)
         if generation.name in candidates and generation.complete and generation.layout == NATIVE:
-            # With its manifest beside it, a pinned generation can be loaded after the run has deleted it.
+            # With its manifest beside it, a pinned generation can be loaded after the run has
+            # deleted it.
             for name in (MANIFEST_NAME, COMPLETE_NAME):
-                link(generation.path / name, layout.pinned(folder, settings.run, generation.path / name))
+                link(
+                    generation.path / name,
+                    layout.pinned(folder, settings.run, generation.path / name),
+                )
     if settings.data_index is None:
         return
     copy = layout.payload(folder) / layout.INDEX
@@ -272,23 +304,37 @@ def _in_place(
         if not copy.exists():
             return  # it could not be copied, which is a gap already
         path = layout.artifact_path(settings.run, settings.data_index.parent)
-        yield missing(f"{path}/", "shards", f"the index cannot be believed, so no shard is pinned: {error.message}")
+        yield missing(
+            f"{path}/",
+            "shards",
+            f"the index cannot be believed, so no shard is pinned: {error.message}",
+        )
         return
     for shard in index.shards:
-        file = InPlace(source=settings.data_index.parent / shard.path, kind="shard", expected=shard.digest)
+        file = InPlace(
+            source=settings.data_index.parent / shard.path, kind="shard", expected=shard.digest
+        )
         yield secure(folder, settings.run, file, pin=True)
 
 
 def _files(generation: GenerationFacts) -> tuple[FileEntry, ...]:
-    """The files of a generation with what they should hash to; without a manifest, what they hash to now."""
+    """The files of a generation with what they should hash to.
+
+    Without a manifest, what they hash to now.
+    """
     if generation.manifest is not None:
         return generation.manifest.files
-    return tuple(FileEntry(path=path, size_bytes=0, digest=digest) for path, digest in generation.file_digests.items())
+    return tuple(
+        FileEntry(path=path, size_bytes=0, digest=digest)
+        for path, digest in generation.file_digests.items()
+    )
 
 
 def _last_loaded(telemetry: Telemetry | None) -> str | None:
     loads = telemetry.loads if telemetry is not None else ()
-    return max(loads, key=lambda load: (load.attempt, load.wall_time_s)).generation if loads else None
+    return (
+        max(loads, key=lambda load: (load.attempt, load.wall_time_s)).generation if loads else None
+    )
 
 
 def _plan(subject: _Subject, known: store.Incident | None, command: str) -> StepResult:
@@ -306,7 +352,10 @@ def _plan(subject: _Subject, known: store.Incident | None, command: str) -> Step
             continue
         counts[collector.name] = len(items)
         lines.append(f"would copy {collector.name}: {counted(len(items), 'file')}")
-    lines.append("would verify generations and pin the known-good ones and the data shards; nothing was written")
+    lines.append(
+        "would verify generations and pin the known-good ones and the data shards; nothing "
+        "was written"
+    )
     return StepResult(
         incident=known.id if known is not None else "",
         exit_code=0,
@@ -327,7 +376,11 @@ def _untold(facts: Mapping[str, str], missed: Sequence[Artifact]) -> Iterator[st
 def _onset(step: int | None, reason: str) -> str:
     if step is None:
         is_audit = reason == NOTHING
-        return "onset: none (nothing spiked; this is an audit)" if is_audit else f"onset: unknown ({reason})"
+        return (
+            "onset: none (nothing spiked; this is an audit)"
+            if is_audit
+            else f"onset: unknown ({reason})"
+        )
     return f"onset: {reason}"
 
 
@@ -349,15 +402,24 @@ def _result(place: store.Incident, command: str, *, again: bool) -> StepResult:
     assert anchors is not None, "a finished freeze has anchors"
     named = set(json.loads(facts.get(GAPS, "[]")))
     missed = [one for one in dossier.artifacts if one.kept == "missing" and one.path in named]
-    unpinned = [artifact for artifact in dossier.artifacts if artifact.note.startswith("not pinned")]
+    unpinned = [
+        artifact for artifact in dossier.artifacts if artifact.note.startswith("not pinned")
+    ]
     num_copied = sum(artifact.kept == "copied" for artifact in dossier.artifacts)
     num_pinned = sum(artifact.kept == "pinned" for artifact in dossier.artifacts)
     lines = [
         f"incident {place.id}" + (": already frozen, nothing to do" if again else ""),
         _onset(anchors.onset, anchors.reason),
         f"known good: {_called(anchors.known_good)}, older: {_called(anchors.older_good)}",
-        *(f"refused {_called(name)}: {_shortened(facts['run'], name, why)}" for name, why in anchors.refused.items()),
-        *([f"gap: no checkpoint of a known layout was found in {facts['run']}"] if not _has_generation(facts) else []),
+        *(
+            f"refused {_called(name)}: {_shortened(facts['run'], name, why)}"
+            for name, why in anchors.refused.items()
+        ),
+        *(
+            [f"gap: no checkpoint of a known layout was found in {facts['run']}"]
+            if not _has_generation(facts)
+            else []
+        ),
         f"kept: {num_copied} copied, {num_pinned} pinned in {place.folder / layout.EVIDENCE}",
         *(f"gap: {gap.path}: {gap.note}" for gap in missed),
         *(f"telemetry: {problem}" for problem in _untold(facts, missed)),

@@ -1,6 +1,9 @@
-"""`spiketriage hash`: digest every artifact in one read pass, and name what differs from manifest or index.
+"""`spiketriage hash`.
 
-This module never repairs anything and never judges a cause: it says which bytes are not those on record.
+Digest every artifact in one read pass, and name what differs from manifest or index.
+
+This module never repairs anything and never judges a cause: it says which bytes are not those on
+record.
 """
 
 from __future__ import annotations
@@ -14,13 +17,16 @@ from spiketriage import digests
 from spiketriage.diagnosis.anchors import select_anchors
 from spiketriage.diagnosis.findings import listed
 from spiketriage.errors import EvidenceError
+from spiketriage.evidence import frozen as evidence
+from spiketriage.evidence import gaps, layout
+from spiketriage.evidence.generation_digests import Generations, examine_generations
+from spiketriage.evidence.progress import say
+from spiketriage.evidence.shard_digests import Data, examine_data
 from spiketriage.incident import store
+from spiketriage.nouns.checkpoint import NATIVE
+from spiketriage.nouns.incident import Artifact, Dossier, Finding, RunSettings, StepResult
 from spiketriage.readers.settings import read_settings
-from spiketriage.records import NATIVE, Artifact, Dossier, Finding, RunSettings, StepResult
-from spiketriage.runbook import evidence, gaps, layout, typed
-from spiketriage.runbook.hash_data import Data, examine_data
-from spiketriage.runbook.hash_generations import Generations, examine_generations
-from spiketriage.runbook.progress import say
+from spiketriage.runbook import next_step
 
 INTEGRITY, PARTIAL = 4, 6
 MAX_UNMEASURED = 40  # sentences: a cluster that is lost leaves one for each file
@@ -51,7 +57,10 @@ def reads(run_folder: Path) -> tuple[Path, ...]:
     """
     settings = read_settings(run_folder)
     data = (settings.data_index.parent,) if settings.data_index is not None else ()
-    return (settings.run, *(one for one in (settings.checkpoints, *data) if not one.is_relative_to(settings.run)))
+    return (
+        settings.run,
+        *(one for one in (settings.checkpoints, *data) if not one.is_relative_to(settings.run)),
+    )
 
 
 def run(
@@ -64,7 +73,8 @@ def run(
 ) -> StepResult:
     """Digest copies, index, shards and generations; add one finding for each but the copies.
 
-    `executor` is any `concurrent.futures` executor whose workers see the same paths: they read generations and shards.
+    `executor` is any `concurrent.futures` executor whose workers see the same paths: they read
+    generations and shards.
 
     Raises:
         RefusedError: nothing is frozen, or its freeze did not finish.
@@ -82,7 +92,10 @@ def run(
         data = examine_data(place.folder, settings, dossier, generations.facts, executor)
         examined.differing += [*generations.differing, *data.differing]
         examined.unmeasured += [*generations.unmeasured, *data.unmeasured]
-        examined.context += [*_code(place.folder, settings, generations), *_not_visible(dossier, generations)]
+        examined.context += [
+            *_code(place.folder, settings, generations),
+            *_not_visible(dossier, generations),
+        ]
         _update(examined, dossier, settings, generations, data)
         session.artifacts(examined.artifacts)
         for measured in generations.measured:
@@ -95,10 +108,14 @@ def run(
             anchors = select_anchors(generations.facts, old.onset, old.suspect, old.reason)
             if (anchors.known_good, anchors.older_good) != (old.known_good, old.older_good):
                 session.anchors(anchors)
-                examined.context.append(f"known good is now {anchors.known_good or 'none'}, not {old.known_good}")
+                examined.context.append(
+                    f"known good is now {anchors.known_good or 'none'}, not {old.known_good}"
+                )
         session.exit_code = examined.exit_code
     following = "hash" if examined.exit_code == PARTIAL else "check"
-    return _result(place, examined, findings, typed.command(following, run_folder, incidents, incident))
+    return _result(
+        place, examined, findings, next_step.command(following, run_folder, incidents, incident)
+    )
 
 
 def _copies(dossier: Dossier, folder: Path, settings: RunSettings) -> _Examined:
@@ -119,7 +136,8 @@ def _copies(dossier: Dossier, folder: Path, settings: RunSettings) -> _Examined:
             continue
         if seen != artifact.digest:
             examined.differing.append(
-                f"evidence: {copy}: changed since the freeze: expected {artifact.digest}, found {seen}"
+                f"evidence: {copy}: changed since the freeze: expected {artifact.digest}, "
+                f"found {seen}"
             )
         if artifact.kind != "host":
             _source(examined, artifact, source)
@@ -143,7 +161,10 @@ def _source(examined: _Examined, artifact: Artifact, source: Path) -> None:
 
 
 def _code(folder: Path, settings: RunSettings, generations: Generations) -> Iterator[str]:
-    """Code trees against the manifests that name them: context, since a change of code accuses nobody."""
+    """Code trees against the manifests that name them.
+
+    Context, since a change of code accuses nobody.
+    """
     seen: dict[str, str] = {}
     for facts in generations.facts:
         manifest = facts.manifest
@@ -160,7 +181,10 @@ def _code(folder: Path, settings: RunSettings, generations: Generations) -> Iter
 
 
 def _not_visible(dossier: Dossier, generations: Generations) -> Iterator[str]:
-    """What a clean result does not rule out: no checksums, unfinished saves, generations that nobody read before."""
+    """What a clean result does not rule out.
+
+    No checksums, unfinished saves, generations that nobody read before.
+    """
     foreign = [one for one in generations.facts if one.layout != NATIVE]
     without = [one for one in foreign if any("has no checksum" in note for note in one.notes)]
     if without:
@@ -168,18 +192,36 @@ def _not_visible(dossier: Dossier, generations: Generations) -> Iterator[str]:
         yield f"{listed([one.name for one in without])}: {note}"
     for one in foreign:
         if gaps.unfinished(one):
-            yield f"{one.name}: incomplete, so not vouched for: {gaps.within(one, one.interrupted) or 'by its layout'}"
-    read = {key.removeprefix(evidence.GENERATION_FACT) for key, value in dossier.facts.items() if _was_read(key, value)}
+            yield (
+                f"{one.name}: incomplete, so not vouched for: "
+                f"{gaps.within(one, one.interrupted) or 'by its layout'}"
+            )
+    read = {
+        key.removeprefix(evidence.GENERATION_FACT)
+        for key, value in dossier.facts.items()
+        if _was_read(key, value)
+    }
     first = [one.name for one in foreign if one.file_digests and one.name not in read]
     if first:
-        yield f"{listed(first)}: not read by the freeze, so compared with nothing; the digests of now are on record"
+        yield (
+            f"{listed(first)}: not read by the freeze, so compared with nothing; the digests "
+            "of now are on record"
+        )
 
 
 def _was_read(key: str, value: str) -> bool:
-    return key.startswith(evidence.GENERATION_FACT) and bool(evidence.measured_from_fact(key, value).file_digests)
+    return key.startswith(evidence.GENERATION_FACT) and bool(
+        evidence.measured_from_fact(key, value).file_digests
+    )
 
 
-def _update(examined: _Examined, dossier: Dossier, settings: RunSettings, generations: Generations, data: Data) -> None:
+def _update(
+    examined: _Examined,
+    dossier: Dossier,
+    settings: RunSettings,
+    generations: Generations,
+    data: Data,
+) -> None:
     """Rows of what stays in place, with the digests that were measured now."""
     measured = dict(data.shard_measured)
     for facts in generations.facts:
@@ -192,11 +234,17 @@ def _update(examined: _Examined, dossier: Dossier, settings: RunSettings, genera
             examined.artifacts.append(replace(artifact, digest=digest, note=note or artifact.note))
 
 
-def _result(place: store.Incident, examined: _Examined, findings: tuple[Finding, ...], following: str) -> StepResult:
+def _result(
+    place: store.Incident, examined: _Examined, findings: tuple[Finding, ...], following: str
+) -> StepResult:
     lines = [
         *examined.differing,
         *examined.unmeasured[:MAX_UNMEASURED],
-        *([f"… and {more} more not measured"] if (more := len(examined.unmeasured) - MAX_UNMEASURED) > 0 else []),
+        *(
+            [f"… and {more} more not measured"]
+            if (more := len(examined.unmeasured) - MAX_UNMEASURED) > 0
+            else []
+        ),
         *(f"context: {text}" for text in examined.context),
         *(f"{finding.outcome}: {finding.name}: {finding.summary}" for finding in findings),
     ]

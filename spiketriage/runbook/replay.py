@@ -1,4 +1,6 @@
-"""`spiketriage replay`: execute the suspect window again from known good, and name the first link that differs.
+"""`spiketriage replay`.
+
+Execute the suspect window again from known good, and name the first link that differs.
 
 It never changes a factor; a difference is repeated until three replays have been compared.
 """
@@ -12,9 +14,9 @@ from pathlib import Path
 from spiketriage.diagnosis.launch import Answer, execute
 from spiketriage.diagnosis.replaying import NUM_REPLAYS, first_look, replay_findings
 from spiketriage.errors import UsageError
-from spiketriage.records import StepResult
+from spiketriage.evidence.progress import say
+from spiketriage.nouns.incident import StepResult
 from spiketriage.runbook.bench import Bench, new_rows, open_bench, require_replayable
-from spiketriage.runbook.progress import say
 
 MAX_WINDOW_STEPS = 200
 
@@ -55,7 +57,10 @@ def run(
             f"replay {finding.outcome}: {finding.summary}",
             *([f"  {finding.seen}"] if finding.seen else []),
             *(f"{other.name} {other.outcome}: {other.summary}" for other in findings[1:]),
-            f"{len(answers)} {'replay' if len(answers) == 1 else 'replays'}, {executed} steps executed"
+            (
+                f"{len(answers)} {'replay' if len(answers) == 1 else 'replays'}, {executed} "
+                "steps executed"
+            )
             + (f", {cached} cached" if cached else ""),
         ),
         data={
@@ -71,9 +76,14 @@ def run(
 def _answers(bench: Bench, repeats: int | None, last: int | None) -> list[Answer]:
     """One replay, and more only when it differs from production."""
     first = bench.setting.replay(last=last)
-    say(f"replay: {first.num_steps} steps from {bench.setting.known_good} on {bench.site.num_processes} ranks")
+    say(
+        f"replay: {first.num_steps} steps from {bench.setting.known_good} on "
+        f"{bench.site.num_processes} ranks"
+    )
     answers = [execute(bench.site, [first])[first.key]]
-    wanted = repeats or (1 if first_look(bench.view, bench.setting, answers[0]) is None else NUM_REPLAYS)
+    wanted = repeats or (
+        1 if first_look(bench.view, bench.setting, answers[0]) is None else NUM_REPLAYS
+    )
     more = [replace(first, repeat=number) for number in range(1, wanted)]
     if more:
         say(f"replay: {len(more)} more, to compare replays with each other")

@@ -1,6 +1,7 @@
 """Where an incident stands: which steps of the runbook are done, what is known, what to type next.
 
-It only reads the incident: it takes no lease, writes no journal row, and works beside a command in progress.
+It only reads the incident: it takes no lease, writes no journal row, and works beside a command in
+progress.
 """
 
 from __future__ import annotations
@@ -12,23 +13,32 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from spiketriage.errors import RefusedError
+from spiketriage.evidence.onset import NOTHING
 from spiketriage.incident import lease, store
 from spiketriage.incident.session import OUTCOMES
+from spiketriage.nouns.incident import HARNESS, Anchors, Dossier, JournalRow, StepResult
 from spiketriage.readers.settings import read_settings
-from spiketriage.records import HARNESS, Anchors, Dossier, JournalRow, StepResult
-from spiketriage.runbook import typed
-from spiketriage.runbook.onset import NOTHING
+from spiketriage.runbook import next_step
 
 ORDER = ("freeze", "hash", "check", "replay", "branch", "bisect", "report")
 FINISHED = (0, 1, 5, 6)  # exit codes of a step whose result stands
 RESULTS = {1: "found something", 4: "found something", 5: "undecided", 6: "kept with gaps"}
 ALWAYS_IN_TRIAGE = ("freeze", "hash", "check", "bisect")
-CONCLUSIVE = ("established", "supported", "telemetry-artefact", "expected-behaviour", "nothing-found")
+CONCLUSIVE = (
+    "established",
+    "supported",
+    "telemetry-artefact",
+    "expected-behaviour",
+    "nothing-found",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One step of the runbook in this incident; `state` is `done`, `open`, or `stopped` without a result."""
+    """One step of the runbook in this incident.
+
+    `state` is `done`, `open`, or `stopped` without a result.
+    """
 
     step: str
     state: str
@@ -37,7 +47,9 @@ class Progress:
     number: int
 
 
-def run(run_folder: Path, *, incidents: Path | None, incident: str | None, argv: Sequence[str]) -> StepResult:
+def run(
+    run_folder: Path, *, incidents: Path | None, incident: str | None, argv: Sequence[str]
+) -> StepResult:
     """Read the incident and say where it stands.
 
     Raises:
@@ -86,7 +98,9 @@ def _progress(step: str, journal: Sequence[JournalRow], has_rows: bool) -> Progr
     mine = [row for row in journal if _ran(row, step)]
     last = mine[-1] if mine else None
     if last is None:
-        return Progress(step=step, state="done" if has_rows else "open", result="", at="", number=-1)
+        return Progress(
+            step=step, state="done" if has_rows else "open", result="", at="", number=-1
+        )
     told = RESULTS.get(last.exit_code, "") if _stands(last) else "stopped"
     return Progress(
         step=step,
@@ -114,7 +128,9 @@ def _command_of(row: JournalRow) -> str:
 
 
 def _next(dossier: Dossier, progress: Sequence[Progress]) -> list[str]:
-    latest = next((row for row in reversed(dossier.journal) if _command_of(row) in (*ORDER, "triage")), None)
+    latest = next(
+        (row for row in reversed(dossier.journal) if _command_of(row) in (*ORDER, "triage")), None
+    )
     if latest is not None and not _stands(latest):
         return [_command_of(latest)]
     verdict = dossier.verdict
@@ -135,11 +151,13 @@ def _proposal(experiment: str) -> list[str]:
     return ["branch", "--experiment", experiment]
 
 
-def _command(words: list[str], run_folder: Path, incidents: Path | None, incident: str | None) -> str:
+def _command(
+    words: list[str], run_folder: Path, incidents: Path | None, incident: str | None
+) -> str:
     if words[0] == "spiketriage":
         return shlex.join(words)
     chosen = None if words[0] == "freeze" else incident
-    return typed.command(words[0], run_folder, incidents, chosen, *words[1:])
+    return next_step.command(words[0], run_folder, incidents, chosen, *words[1:])
 
 
 def _untouched(run_folder: Path, incidents: Path | None) -> StepResult:
@@ -156,7 +174,11 @@ def _untouched(run_folder: Path, incidents: Path | None) -> StepResult:
 
 def _known(dossier: Dossier) -> list[str]:
     lines = _anchors(dossier.anchors) if dossier.anchors else []
-    against = [item for item in dossier.findings if item.judged and item.outcome in ("differs", "nonfinite")]
+    against = [
+        item
+        for item in dossier.findings
+        if item.judged and item.outcome in ("differs", "nonfinite")
+    ]
     lines += [f"{item.outcome}: {item.name}: {item.summary}" for item in against]
     lines += [f"note: {note}" for note in json.loads(dossier.facts.get("telemetry_notes", "[]"))]
     verdict = dossier.verdict
@@ -168,7 +190,10 @@ def _known(dossier: Dossier) -> list[str]:
 
 def _anchors(anchors: Anchors) -> list[str]:
     if anchors.onset is None and anchors.reason == NOTHING:
-        return ["onset: none (nothing spiked; this is an audit)", f"known good: {anchors.known_good or 'none'}"]
+        return [
+            "onset: none (nothing spiked; this is an audit)",
+            f"known good: {anchors.known_good or 'none'}",
+        ]
     onset = "none" if anchors.onset is None else f"step {anchors.onset}"
     suspect = "none" if anchors.suspect is None else f"step {anchors.suspect}"
     good = anchors.known_good or "none"
@@ -178,7 +203,10 @@ def _anchors(anchors: Anchors) -> list[str]:
 def _table(progress: Sequence[Progress]) -> list[str]:
     told = [item.result or item.state for item in progress]
     width = max(8, *map(len, told))
-    return [f"  {item.step:<7} {text:<{width}} {item.at}".rstrip() for item, text in zip(progress, told, strict=True)]
+    return [
+        f"  {item.step:<7} {text:<{width}} {item.at}".rstrip()
+        for item, text in zip(progress, told, strict=True)
+    ]
 
 
 def _at_work(folder: Path) -> list[str]:
@@ -190,7 +218,9 @@ def _at_work(folder: Path) -> list[str]:
     return [f"at work since {holder.since}: {who}: {holder.command}"]
 
 
-def _data(run_folder: Path, folder: Path, dossier: Dossier, progress: Sequence[Progress]) -> dict[str, object]:
+def _data(
+    run_folder: Path, folder: Path, dossier: Dossier, progress: Sequence[Progress]
+) -> dict[str, object]:
     verdict = dossier.verdict
     return {
         "run": str(run_folder),

@@ -1,6 +1,9 @@
-"""`spiketriage triage`: the whole runbook in order, without a question, until a verdict stands or nothing is left.
+"""`spiketriage triage`.
 
-It calls the steps as a person would and holds no state: an interrupted triage is continued by the same command.
+The whole runbook in order, without a question, until a verdict stands or nothing is left.
+
+It calls the steps as a person would and holds no state: an interrupted triage is continued by the
+same command.
 """
 
 from __future__ import annotations
@@ -11,16 +14,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spiketriage.errors import RefusedError, TrialError
+from spiketriage.evidence.progress import say
 from spiketriage.incident import store
-from spiketriage.records import StepResult
+from spiketriage.nouns.incident import StepResult
 from spiketriage.report import write as report
 from spiketriage.runbook import bisect, branch, check, freeze, hash, replay
-from spiketriage.runbook.progress import say
-from spiketriage.runbook.typed import command
+from spiketriage.runbook.next_step import command
 
 INTEGRITY, PARTIAL, CHILD_FAILED = 4, 6, 7
 EXPLAINED = ("established", "supported")  # a verdict that accounts for what hash found
-DISMISSED = ("expected-behaviour", "telemetry-artefact", "unresolved")  # verdicts that leave later anomalies open
+DISMISSED = (
+    "expected-behaviour",
+    "telemetry-artefact",
+    "unresolved",
+)  # verdicts that leave later anomalies open
 MAX_ROUNDS = 8
 MAX_LATER = 3
 
@@ -67,7 +74,11 @@ def run(
         SpiketriageError: as the step that failed says; the incident keeps what was found before.
     """
     del argv  # every step journals its own command line
-    walk = _Walk(run_folder=run_folder, incidents=incidents, incident=incident or _latest(run_folder, incidents, step))
+    walk = _Walk(
+        run_folder=run_folder,
+        incidents=incidents,
+        incident=incident or _latest(run_folder, incidents, step),
+    )
     first = _triage(walk, step, budget)
     if incident is not None or step is not None:
         return first
@@ -86,23 +97,40 @@ def _triage(walk: _Walk, step: int | None, budget: int | None) -> StepResult:
         exit_code=_exit_code(verdict, walk.exit_codes),
         verdict=verdict.verdict,
         lines=(*verdict.lines, *written.lines),
-        data={**verdict.data, "report": written.data["report"], "exit_codes": dict(walk.exit_codes)},
+        data={
+            **verdict.data,
+            "report": written.data["report"],
+            "exit_codes": dict(walk.exit_codes),
+        },
         next_commands=written.next_commands,
     )
 
 
-def _go_on(first: StepResult, run_folder: Path, incidents: Path | None, budget: int | None) -> StepResult:
-    """When the first anomaly names no fault, look at what came after it: a clean outlier must not hide a fault.
+def _go_on(
+    first: StepResult, run_folder: Path, incidents: Path | None, budget: int | None
+) -> StepResult:
+    """When the first anomaly names no fault, look at what came after it.
+
+    A clean outlier must not hide a fault.
 
     Each later anomaly is an incident of its own; the first one that names a cause is the answer.
     """
     found, executed = first, first.data["steps_executed"]
     for _ in range(MAX_LATER):
         later = found.data["later"]
-        if found.verdict not in DISMISSED or not later or (budget is not None and executed >= budget):
+        if (
+            found.verdict not in DISMISSED
+            or not later
+            or (budget is not None and executed >= budget)
+        ):
             break
-        say(f"triage: {found.verdict} at {found.incident}; step {later[0]} came later and is not explained by it")
-        found = _triage(_Walk(run_folder=run_folder, incidents=incidents, incident=None), later[0], budget)
+        say(
+            f"triage: {found.verdict} at {found.incident}; step {later[0]} came later and "
+            "is not explained by it"
+        )
+        found = _triage(
+            _Walk(run_folder=run_folder, incidents=incidents, incident=None), later[0], budget
+        )
         executed += found.data["steps_executed"]
     chosen = found if found.data["cause"] is not None else first
     if chosen is first and found is first:
@@ -116,7 +144,10 @@ def _go_on(first: StepResult, run_folder: Path, incidents: Path | None, budget: 
 
 
 def _latest(run_folder: Path, incidents: Path | None, step: int | None) -> str | None:
-    """The latest incident, which every command continues; none when a step was asked for or there is none."""
+    """The latest incident, which every command continues.
+
+    None when a step was asked for or there is none.
+    """
     if step is not None:
         return None
     try:
@@ -126,7 +157,10 @@ def _latest(run_folder: Path, incidents: Path | None, step: int | None) -> str |
 
 
 def _experiment(walk: _Walk, budget: int | None) -> StepResult:
-    """Replay and branch as bisect proposes; a launch that fails ends the experiments, not the triage."""
+    """Replay and branch as bisect proposes.
+
+    A launch that fails ends the experiments, not the triage.
+    """
     verdict = walk.step("bisect", bisect.run)
     for _ in range(MAX_ROUNDS):
         wanted = tuple(verdict.data["next_experiments"])
@@ -149,7 +183,10 @@ def _experiment(walk: _Walk, budget: int | None) -> StepResult:
 
 
 def _exit_code(verdict: StepResult, seen: Mapping[str, int]) -> int:
-    """The worst thing that the verdict does not account for: a failed child, damage, no answer, a gap."""
+    """The worst thing that the verdict does not account for.
+
+    A failed child, damage, no answer, a gap.
+    """
     if CHILD_FAILED in seen.values():
         return CHILD_FAILED
     if seen.get("hash") == INTEGRITY and verdict.verdict not in EXPLAINED:

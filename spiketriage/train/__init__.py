@@ -1,1 +1,4 @@
-"""The training side: recorder, generations, harness, trial worker; torch and numpy alone, never the desk."""
+"""The training side: recorder, generations, harness, trial worker.
+
+Torch and numpy alone, never the desk.
+"""

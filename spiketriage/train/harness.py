@@ -1,6 +1,7 @@
 """The harness: what a user writes once so that their own trainer can be replayed, `--harness package.module:factory`.
 
-This module states the contract and never contains a trainer; what a harness cannot do it leaves out of `capabilities`.
+This module states the contract and never contains a trainer; what a harness cannot do it leaves out
+of `capabilities`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from spiketriage.records import Identity
-from spiketriage.train.rank_state import StateDigests
-from spiketriage.train.recorder import Recorder
-from spiketriage.train.step_recorder import StepRecorder
+from spiketriage.nouns.telemetry import Identity
+from spiketriage.train.generations.rank_state import StateDigests
+from spiketriage.train.recording.recorder import Recorder
+from spiketriage.train.recording.step_recorder import StepRecorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +60,17 @@ class Harness(Protocol):
         ...
 
     def load(self, generation: Path, loader: str) -> Loaded:
-        """Load a generation through the `deployed` loader or the `verified` one; returns digests of the result."""
+        """Load a generation through the `deployed` loader or the `verified` one.
+
+        Returns digests of the result.
+        """
         ...
 
     def ids(self, step: int) -> Any:
-        """The name of this rank's batch at `step`: any JSON value, a pure function of the loaded cursor."""
+        """The name of this rank's batch at `step`.
+
+        Any JSON value, a pure function of the loaded cursor.
+        """
         ...
 
     def read(self, ids: Any) -> Any:
@@ -75,11 +82,17 @@ class Harness(Protocol):
         ...
 
     def forward_backward(self, batch: Any, overrides: Overrides, record: StepRecorder) -> None:
-        """One pass on the current state, recorded up to the reduced gradient; changes nothing. Collective."""
+        """One pass on the current state, recorded up to the reduced gradient.
+
+        Changes nothing. Collective.
+        """
         ...
 
     def step(self, step: int, recorder: Recorder, ids: Any = None) -> None:
-        """Execute and record step `step`, on its own batch or on `ids`; changes the state. Collective."""
+        """Execute and record step `step`, on its own batch or on `ids`.
+
+        Changes the state. Collective.
+        """
         ...
 
     def lr(self, step: int) -> float:

@@ -1,7 +1,9 @@
-"""The trial worker: one rank that executes the trials of a launch and records their chains in the production format.
+"""The trial worker.
 
-Started by torchrun as `-m spiketriage.train.worker LAUNCH.json`. It never writes outside the trials folder and never
-decides what a result means.
+One rank that executes the trials of a launch and records their chains in the production format.
+
+Started by torchrun as `-m spiketriage.train.worker LAUNCH.json`. It never writes outside the trials
+folder and never decides what a result means.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from spiketriage import durable
 from spiketriage.digests import of_file
 from spiketriage.errors import UsageError
 from spiketriage.train.harness import Context, Harness, Overrides
-from spiketriage.train.recorder import Recorder
+from spiketriage.train.recording.recorder import Recorder
 from spiketriage.wire import trial as wire
 from spiketriage.wire.trial import LEASH, Launch, Trial
 
@@ -58,14 +60,19 @@ class Station:
         return Path(self.launch.trials_folder) / trial.key / f"rank-{self.rank:05d}.chain"
 
     def prefix(self, trial: Trial) -> Path:
-        """File of the chain of the steps that lead to a probe's state: proof that they repeat production."""
+        """File of the chain of the steps that lead to a probe's state.
+
+        Proof that they repeat production.
+        """
         return self.chain(trial).with_name(f"prefix.rank-{self.rank:05d}.chain")
 
     def recorder(self, trial: Trial) -> Recorder:
         """A fresh chain file for `trial`."""
         identity = self.harness.environment()
         path = self.chain(trial)
-        return Recorder(Path(), rank=self.rank, identity=identity, path=path, budget_share=None, ring_slots=0)
+        return Recorder(
+            Path(), rank=self.rank, identity=identity, path=path, budget_share=None, ring_slots=0
+        )
 
     def ids(self, trial: Trial, step: int) -> Any:
         """Production's own batch name for `step`, when the trial brings it; else the harness's."""
@@ -76,11 +83,13 @@ class Station:
 def run_group(station: Station, trials: Sequence[Trial]) -> list[Done]:
     """Execute trials that start from the same generation through the same loader.
 
-    They share what they can: probes run where their state is passed, and the trial that goes furthest carries the
-    shared steps. Every repeat, and every second path, loads afresh.
+    They share what they can: probes run where their state is passed, and the trial that goes
+    furthest carries the shared steps. Every repeat, and every second path, loads afresh.
     """
     probes = [trial for trial in trials if trial.kind == "probe"]
-    replays = sorted((trial for trial in trials if trial.kind == "replay"), key=lambda trial: trial.repeat)
+    replays = sorted(
+        (trial for trial in trials if trial.kind == "replay"), key=lambda trial: trial.repeat
+    )
     done: list[Done] = []
     first = replays[0] if replays else None
     if first is not None or probes:
@@ -144,7 +153,9 @@ def _probe(station: Station, trial: Trial) -> Done:
         if missing:
             done.not_testable = f"the harness cannot set {', '.join(sorted(missing))}"
         else:
-            batch = station.harness.build(station.harness.read(station.ids(trial, trial.first_step)))
+            batch = station.harness.build(
+                station.harness.read(station.ids(trial, trial.first_step))
+            )
             with recorder.step(trial.first_step) as record:
                 station.harness.forward_backward(batch, overrides, record)
             station.num_steps += 1
@@ -164,7 +175,10 @@ def _overridden(overrides: Overrides) -> dict[str, str]:
 
 
 def run_launch(launch: Launch, rank: int, world_size: int) -> None:
-    """Execute every trial of `launch` on this rank; rank 0 marks each one done when every rank is through."""
+    """Execute every trial of `launch` on this rank.
+
+    Rank 0 marks each one done when every rank is through.
+    """
     code = Path(launch.python_path[0])
     sys.path[:0] = list(launch.python_path)
     module_name, _, attribute = launch.harness.partition(":")
@@ -172,7 +186,9 @@ def run_launch(launch: Launch, rank: int, world_size: int) -> None:
     if factory is None:
         raise UsageError(f"harness {launch.harness!r}: {module_name} has no {attribute!r}")
     package = code / module_name.partition(".")[0]
-    context = Context(run=Path(launch.run), code=package, rank=rank, world_size=world_size, device="cpu")
+    context = Context(
+        run=Path(launch.run), code=package, rank=rank, world_size=world_size, device="cpu"
+    )
     station = Station(launch=launch, harness=factory(context), rank=rank, world_size=world_size)
 
     def path_of(trial: Trial) -> tuple[str, str]:
@@ -193,9 +209,12 @@ def _mark(launch: Launch, done: Done) -> None:
 
 
 def hold_leash() -> None:
-    """End this process as soon as whoever started it is gone: its end of our standard input closes then.
+    """End this process as soon as whoever started it is gone.
 
-    A desk that was killed outright leaves no worker behind that writes into a trial somebody else has begun anew.
+    Its end of our standard input closes then.
+
+    A desk that was killed outright leaves no worker behind that writes into a trial somebody else
+    has begun anew.
     """
 
     def wait() -> None:
@@ -218,7 +237,9 @@ def main(argv: Sequence[str]) -> int:
         run_launch(launch, rank, world_size)
     except BaseException:
         # The rank's own words, kept beside the launch: torchrun's summary does not name the line.
-        Path(f"{argv[0]}.rank-{rank:05d}.error").write_text(traceback.format_exc(), encoding="utf-8")
+        Path(f"{argv[0]}.rank-{rank:05d}.error").write_text(
+            traceback.format_exc(), encoding="utf-8"
+        )
         raise
     dist.destroy_process_group()
     return 0

@@ -1,1 +1,4 @@
-"""The contract on disk between the training side and the desk, versioned; it never imports either side."""
+"""The contract on disk between the training side and the desk, versioned.
+
+It never imports either side.
+"""

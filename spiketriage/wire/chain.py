@@ -20,9 +20,19 @@ STAGES: tuple[str, ...] = (
     "params_after",
 )
 
-STATE_FIELDS: tuple[str, ...] = ("params", "optimizer", "buffers", "scheduler", "scaler", "guard", "rng", "cursor")
+STATE_FIELDS: tuple[str, ...] = (
+    "params",
+    "optimizer",
+    "buffers",
+    "scheduler",
+    "scaler",
+    "guard",
+    "rng",
+    "cursor",
+)
 
-PLACEMENT = "placement"  # how many ranks there were and which pieces each held: state is compared on equal ones alone
+# how many ranks there were and which pieces each held: state is compared on equal ones alone
+PLACEMENT = "placement"
 
 # Local quantities are taken before the collective, global ones after it.
 METRICS: dict[str, str] = {
@@ -37,7 +47,10 @@ METRICS: dict[str, str] = {
     "clip/coefficient": "factor applied to the gradient",
     "clip/threshold": "as applied",
     "update/norm": "L2 of params after minus params before",
-    "rms_t/max": "max over tensors of sqrt(mean(g^2 / v)), g clipped, v bias-corrected, arXiv 2304.13013 section 4",
+    "rms_t/max": (
+        "max over tensors of sqrt(mean(g^2 / v)), g clipped, v bias-corrected, arXiv "
+        "2304.13013 section 4"
+    ),
     "lr": "learning rate as applied",
     "beta1": "as applied",
     "beta2": "as applied",
@@ -59,19 +72,31 @@ METRICS: dict[str, str] = {
     "guard/skipped": "1 if the update was not taken",
     "guard/repeats": "times this kind of verdict came without progress",
     "time/step_s": "seconds",
-    "time/recorder_s": "seconds inside the recorder during the step before, its wait for the writer included",
+    "time/recorder_s": (
+        "seconds inside the recorder during the step before, its wait for the writer included"
+    ),
     "recorder/thinning": "level, 0 records everything that was asked for",
-    "recorder/sample_stride": "update norm and RMS_t of large tensors are measured on 1 in so many elements",
+    "recorder/sample_stride": (
+        "update norm and RMS_t of large tensors are measured on 1 in so many elements"
+    ),
     "recorder/num_mirror_dropped": "points that no mirror got since the start",
 }
 
 # Vectors: one value per layer, tensor or expert, or one per sample.
 SERIES: dict[str, str] = {
     "loss/per_sample": "nats per valid token, one per row of this rank's batch",
-    "tokens/histogram": "share of this rank's input ids in each of 64 ranges of ceil(vocabulary / 64) ids",
-    "labels/histogram": "share of this rank's valid labels in each of 64 ranges of ceil(vocabulary / 64) ids",
-    "grad/norm_per_tensor": "L2 after the reduction, one per tensor in the order of the notice `tensors`",
-    "update/norm_per_tensor": "L2 of after minus before, one per tensor in the order of the notice `tensors`",
+    "tokens/histogram": (
+        "share of this rank's input ids in each of 64 ranges of ceil(vocabulary / 64) ids"
+    ),
+    "labels/histogram": (
+        "share of this rank's valid labels in each of 64 ranges of ceil(vocabulary / 64) ids"
+    ),
+    "grad/norm_per_tensor": (
+        "L2 after the reduction, one per tensor in the order of the notice `tensors`"
+    ),
+    "update/norm_per_tensor": (
+        "L2 of after minus before, one per tensor in the order of the notice `tensors`"
+    ),
     "rms_t/per_tensor": "sqrt(mean(g^2 / v)), one per tensor in the order of the notice `tensors`",
     "optimizer/lr": "learning rate as applied, one per parameter group",
     "optimizer/weight_decay": "as applied, one per parameter group",

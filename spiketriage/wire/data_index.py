@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spiketriage.digests import ALGORITHM
-from spiketriage.records import Document, FileEntry
+from spiketriage.nouns.data import Document
+from spiketriage.nouns.file import FileEntry
 
 SCHEMA = "spiketriage.data-index/1"
 COLUMNS = ("id", "shard", "offset_bytes", "length_bytes", "source", "digest")
@@ -20,7 +21,9 @@ def to_json(shards: Iterable[FileEntry], documents: Iterable[Document]) -> dict[
     return {
         "schema": SCHEMA,
         "algorithm": ALGORITHM,
-        "shards": [{"path": s.path, "size_bytes": s.size_bytes, "digest": s.digest} for s in shards],
+        "shards": [
+            {"path": s.path, "size_bytes": s.size_bytes, "digest": s.digest} for s in shards
+        ],
         "columns": list(COLUMNS),
         "documents": [[getattr(d, name) for name in COLUMNS] for d in documents],
     }

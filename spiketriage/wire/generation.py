@@ -1,11 +1,14 @@
-"""The native generation: a folder whose `MANIFEST.json` lists every file and field, and whose `COMPLETE` comes last.
+"""The native generation.
 
-`COMPLETE` holds the digest of the manifest; this module describes the files and never reads a tensor.
+A folder whose `MANIFEST.json` lists every file and field, and whose `COMPLETE` comes last.
+
+`COMPLETE` holds the digest of the manifest; this module describes the files and never reads a
+tensor.
 
     step-000040/
-      tensors/.metadata __0_0.distcp …   torch.distributed.checkpoint; keys as `tensor_key` makes them
-      rank-00000.json …                  what is no tensor: scheduler, scaler, guard, RNG, data cursor
-      MANIFEST.json COMPLETE
+      tensors/.metadata __0_0.distcp …   torch.distributed.checkpoint; keys as `tensor_key` makes
+      them rank-00000.json …                  what is no tensor: scheduler, scaler, guard, RNG, data
+      cursor MANIFEST.json COMPLETE
 """
 
 from __future__ import annotations
@@ -15,16 +18,23 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from spiketriage.records import FileEntry, Manifest
+from spiketriage.nouns.checkpoint import Manifest
+from spiketriage.nouns.file import FileEntry
 
 SCHEMA = "spiketriage.generation/2"
 MANIFEST_NAME = "MANIFEST.json"
 COMPLETE_NAME = "COMPLETE"
 PINNED_NAME = "PINNED"  # an operator's `touch`: retention leaves the generation alone
-BESIDE = frozenset({MANIFEST_NAME, COMPLETE_NAME, PINNED_NAME})  # files that a manifest does not list
+BESIDE = frozenset(
+    {MANIFEST_NAME, COMPLETE_NAME, PINNED_NAME}
+)  # files that a manifest does not list
 TENSORS = "tensors"
 SUPERSEDED = "superseded"  # where a generation goes whose step is saved again
-GROUPS: Mapping[str, str] = {"params": "model.", "optimizer": "optimizer.state.", "buffers": "buffers."}
+GROUPS: Mapping[str, str] = {
+    "params": "model.",
+    "optimizer": "optimizer.state.",
+    "buffers": "buffers.",
+}
 MAX_NAMED = 3
 _NAME = re.compile(r"step-(\d{1,18})")
 
@@ -74,7 +84,10 @@ def group_and_name(key: str) -> tuple[str, str] | None:
 
 
 def to_json(manifest: Manifest) -> dict[str, Any]:
-    """The manifest as the JSON object that is written to disk; what a rank shares with the first is told once."""
+    """The manifest as the JSON object that is written to disk.
+
+    What a rank shares with the first is told once.
+    """
     value = {"schema": SCHEMA, **asdict(manifest)}
     first = manifest.tensors.get(rank_name(0), {})
     for rank, groups in manifest.tensors.items():
@@ -88,7 +101,8 @@ def from_json(value: Mapping[str, Any]) -> Manifest:
     """The manifest from its JSON object.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: the object is not a manifest of this schema.
+        ValueError, KeyError, TypeError, AttributeError: the object is not a manifest of this
+        schema.
     """
     if value.get("schema") != SCHEMA:
         raise ValueError(f"schema {value.get('schema')!r}, expected {SCHEMA!r}")
@@ -109,16 +123,18 @@ def from_json(value: Mapping[str, Any]) -> Manifest:
 def rank_disagreements(manifest: Manifest) -> tuple[str, ...]:
     """One sentence for each rank whose parameters are not those that the first rank holds under the same name.
 
-    A piece of a sharded tensor has a name of its own (`<name>@<mesh dimension>=<coordinate>`), so that what two ranks
-    call alike is meant to be alike.
+    A piece of a sharded tensor has a name of its own (`<name>@<mesh dimension>=<coordinate>`), so
+    that what two ranks call alike is meant to be alike.
     """
     held = {rank: groups.get("params", {}) for rank, groups in manifest.tensors.items()}
     first = held.get(rank_name(0), {})
     wrong = {
-        rank: sorted(n for n, digest in own.items() if first.get(n, digest) != digest) for rank, own in held.items()
+        rank: sorted(n for n, digest in own.items() if first.get(n, digest) != digest)
+        for rank, own in held.items()
     }
     return tuple(
-        f"{manifest.generation}: ranks disagree: params of {rank} differ from {rank_name(0)} (tensor {_some(names)})"
+        f"{manifest.generation}: ranks disagree: params of {rank} differ from "
+        f"{rank_name(0)} (tensor {_some(names)})"
         for rank, names in wrong.items()
         if names
     )

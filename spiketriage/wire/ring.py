@@ -1,7 +1,10 @@
-"""The ring of recent batches: a file of fixed slots beside a segment, so that the tokens of a crash are at hand.
+"""The ring of recent batches.
 
-Layout: a page with the magic and the geometry, then slots of equal size, each `u32 length | u64 sequence | payload |
-u64 XXH3 of sequence and payload`. This module never imports torch and never trusts a length that it has not checked.
+A file of fixed slots beside a segment, so that the tokens of a crash are at hand.
+
+Layout: a page with the magic and the geometry, then slots of equal size, each `u32 length | u64
+sequence | payload | u64 XXH3 of sequence and payload`. This module never imports torch and never
+trusts a length that it has not checked.
 """
 
 from __future__ import annotations

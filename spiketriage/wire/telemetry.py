@@ -1,6 +1,9 @@
-"""The telemetry segment: one append-only file per rank and attempt, readable after a crash at any byte.
+"""The telemetry segment.
 
-Layout: 8 magic bytes, then frames `u32 length | u8 kind | payload | u64 XXH3 of kind and payload`, little-endian.
+One append-only file per rank and attempt, readable after a crash at any byte.
+
+Layout: 8 magic bytes, then frames `u32 length | u8 kind | payload | u64 XXH3 of kind and payload`,
+little-endian.
 This module never imports torch and never trusts a length that it has not checked.
 """
 
@@ -15,7 +18,7 @@ from typing import Any
 
 import xxhash
 
-from spiketriage.records import Link
+from spiketriage.nouns.telemetry import Link
 
 MAGIC = b"STSEG001"
 SCHEMA = "spiketriage.telemetry/1"
@@ -43,14 +46,19 @@ def segment_name(rank: int, attempt: int) -> str:
 def encode_frame(kind: int, payload: bytes) -> bytes:
     """The bytes of one frame."""
     body = bytes([kind]) + payload
-    return _PREFIX.pack(len(payload), kind) + payload + _TRAILER.pack(xxhash.xxh3_64_intdigest(body))
+    return (
+        _PREFIX.pack(len(payload), kind) + payload + _TRAILER.pack(xxhash.xxh3_64_intdigest(body))
+    )
 
 
 def encode_json(value: Mapping[str, Any]) -> bytes:
     """Compact JSON in which nonfinite numbers are the strings `NaN`, `Infinity`, `-Infinity`."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-    except (ValueError, TypeError):  # a nonfinite number, or a mapping that is no dict: spelled out, which is slower
+    except (
+        ValueError,
+        TypeError,
+    ):  # a nonfinite number, or a mapping that is no dict: spelled out, which is slower
         return json.dumps(_spell(value), separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -60,7 +68,9 @@ def encode_step(record: Mapping[str, Any], layout: int, digests: bytes) -> bytes
     return struct.pack("<II", len(text), layout) + text + digests
 
 
-def decode_step(payload: bytes, layouts: Mapping[int, tuple[Link, ...]]) -> tuple[dict[str, Any], dict[Link, bytes]]:
+def decode_step(
+    payload: bytes, layouts: Mapping[int, tuple[Link, ...]]
+) -> tuple[dict[str, Any], dict[Link, bytes]]:
     """The JSON record and the digests of a step frame.
 
     Raises:
@@ -68,7 +78,9 @@ def decode_step(payload: bytes, layouts: Mapping[int, tuple[Link, ...]]) -> tupl
     """
     length, layout = struct.unpack_from("<II", payload)
     if 8 + length > len(payload) or layout not in layouts:
-        raise ValueError(f"step frame of {len(payload)} bytes with a record of {length} and layout {layout}")
+        raise ValueError(
+            f"step frame of {len(payload)} bytes with a record of {length} and layout {layout}"
+        )
     links = layouts[layout]
     raw = payload[8 + length :]
     if len(raw) != DIGEST_BYTES * len(links):
@@ -86,7 +98,9 @@ def iter_frames(data: bytes) -> Iterator[Frame]:
         if length > MAX_FRAME_BYTES or end > len(data):
             return
         payload = data[at + _PREFIX.size : end - _TRAILER.size]
-        if _TRAILER.unpack_from(data, end - _TRAILER.size)[0] != xxhash.xxh3_64_intdigest(bytes([kind]) + payload):
+        if _TRAILER.unpack_from(data, end - _TRAILER.size)[0] != xxhash.xxh3_64_intdigest(
+            bytes([kind]) + payload
+        ):
             return
         yield Frame(kind=kind, payload=payload, end=end)
         at = end

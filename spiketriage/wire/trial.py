@@ -1,6 +1,9 @@
-"""A trial as it is asked for and as it is answered: `trial.json`, the launch that groups trials, `done.json`.
+"""A trial as it is asked for and as it is answered.
 
-A trial is named by its content, so that the same question is never run twice; this module never starts a process.
+`trial.json`, the launch that groups trials, `done.json`.
+
+A trial is named by its content, so that the same question is never run twice; this module never
+starts a process.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ class Factors:
     """Everything that a trial may change, one field a factor; equal fields mean the same condition.
 
     `state` is `<generation>@<step>`: that generation, advanced to that step as production did.
-    `batch` is `recorded`, `step <n>` (the batch of another step), or `skip <n>` (that step left out).
+    `batch` is `recorded`, `step <n>` (the batch of another step), or `skip <n>` (that step left
+    out).
     """
 
     state: str
@@ -37,7 +41,9 @@ class Factors:
 
     def differing(self, other: Factors) -> tuple[str, ...]:
         """Names of the factors in which two trials differ."""
-        return tuple(f.name for f in fields(self) if getattr(self, f.name) != getattr(other, f.name))
+        return tuple(
+            f.name for f in fields(self) if getattr(self, f.name) != getattr(other, f.name)
+        )
 
     @property
     def generation(self) -> str:
@@ -59,9 +65,10 @@ class Factors:
 class Trial:
     """One execution of steps.
 
-    A `replay` executes `first_step..last_step` and changes state; a `probe` runs one forward and backward pass on
-    the state at `factors.advance_to` and changes nothing. `ids` (per rank) are production's own, as recorded;
-    `repeat` numbers identical trials. `run_key` ties the trial to generation, code and config digests.
+    A `replay` executes `first_step..last_step` and changes state; a `probe` runs one forward and
+    backward pass on the state at `factors.advance_to` and changes nothing. `ids` (per rank) are
+    production's own, as recorded; `repeat` numbers identical trials. `run_key` ties the trial to
+    generation, code and config digests.
     """
 
     kind: Kind
@@ -75,7 +82,10 @@ class Trial:
 
     @property
     def key(self) -> str:
-        """Content address: equal questions have equal keys (the purpose is not part of the question)."""
+        """Content address.
+
+        Equal questions have equal keys (the purpose is not part of the question).
+        """
         question = asdict(replace(self, purpose=""))
         return of_bytes(json.dumps(question, sort_keys=True).encode())[:16]
 
@@ -120,7 +130,11 @@ def trial_from_json(value: Mapping[str, Any]) -> Trial:
 def launch_to_json(launch: Launch) -> dict[str, Any]:
     """The launch as the JSON object that the workers read."""
     plain = {f.name: getattr(launch, f.name) for f in fields(launch) if f.name != "trials"}
-    return {"schema": LAUNCH_SCHEMA, **plain, "trials": [trial_to_json(trial) for trial in launch.trials]}
+    return {
+        "schema": LAUNCH_SCHEMA,
+        **plain,
+        "trials": [trial_to_json(trial) for trial in launch.trials],
+    }
 
 
 def launch_from_json(value: Mapping[str, Any]) -> Launch:

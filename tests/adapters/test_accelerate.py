@@ -19,7 +19,9 @@ from accelerate import Accelerator
 
 from spiketriage.train.adapters.accelerate import AccelerateJob, AccelerateLoop
 
-ROTTEN = 13  # of 80 rows; 5 micro-batches a rank and epoch, so that the third step of an epoch has one
+ROTTEN = (
+    13  # of 80 rows; 5 micro-batches a rank and epoch, so that the third step of an epoch has one
+)
 
 
 @pytest.mark.slow
@@ -33,7 +35,9 @@ def test_two_ranks_agree_on_every_skip_and_are_replayed_bit_for_bit(tmp_path: Pa
     for steps in ranks:
         assert list(steps) == list(range(1, 9))
         assert [step for step, one in steps.items() if one.metrics["guard/skipped"]] == [3, 6, 8]
-    assert done.stderr.count("step 8: nonfinite, seen by rank 0, number 3 without progress: stop") == 2  # by its sum
+    assert (
+        done.stderr.count("step 8: nonfinite, seen by rank 0, number 3 without progress: stop") == 2
+    )  # by its sum
     assert run.desk("freeze")["ok"]
     replayed = run.desk("replay", "--last", "8")
     assert (replayed["exit"], replayed["verdict"]) == (0, "agrees"), replayed
@@ -41,7 +45,10 @@ def test_two_ranks_agree_on_every_skip_and_are_replayed_bit_for_bit(tmp_path: Pa
 
 
 def expected_steps() -> list[list[int]]:
-    """Steps in which each rank meets the rotten row: micro-batches of a shuffled epoch in turn, two a step."""
+    """Steps in which each rank meets the rotten row.
+
+    Micro-batches of a shuffled epoch in turn, two a step.
+    """
     found: list[list[int]] = [[], []]
     for epoch in range(3):
         order = torch.randperm(80, generator=torch.Generator().manual_seed(epoch)).tolist()
@@ -58,14 +65,21 @@ def job(
     clip: float = 0.5,
     is_prepared: bool = True,
 ) -> AccelerateJob:
-    """A job of that many steps over 26 rows, 7 micro-batches an epoch and 2 a step; it tells no loss but its mean."""
+    """A job of that many steps over 26 rows, 7 micro-batches an epoch and 2 a step.
+
+    It tells no loss but its mean.
+    """
 
     def train(loop: AccelerateLoop) -> None:
         torch.manual_seed(3)
         accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
         labels = torch.arange(26) % 3
-        data = TensorDataset(torch.randn(26, 6), labels.masked_fill(torch.arange(26) % 5 == 0, -100))
-        own: Any = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Dropout(0.3), nn.Linear(12, 3))
+        data = TensorDataset(
+            torch.randn(26, 6), labels.masked_fill(torch.arange(26) % 5 == 0, -100)
+        )
+        own: Any = nn.Sequential(
+            nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Dropout(0.3), nn.Linear(12, 3)
+        )
         optimizer: Any = torch.optim.AdamW(own.parameters(), lr=1e-2)
         scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[3, 6], gamma=0.5)
         loader = DataLoader(data, batch_size=4, shuffle=True)
@@ -112,12 +126,17 @@ def test_a_run_that_was_ended_and_goes_on_is_the_run_that_never_ended(
 
 def test_a_mean_is_told_as_the_sum_over_the_labels_that_count(tmp_path: Path) -> None:
     heard: list[tuple[Tensor, int]] = []
-    job(4, hear=lambda loss, labels: heard.append((loss, sum(one >= 0 for one in labels.tolist())))).train(tmp_path)
+    job(
+        4, hear=lambda loss, labels: heard.append((loss, sum(one >= 0 for one in labels.tolist())))
+    ).train(tmp_path)
     steps = Adapted(folder=tmp_path, rotten=-1).segments()[0].steps
     told = [(one.metrics["loss/sum"], one.metrics["tokens/valid"]) for one in steps]
     micros = [heard[0:2], heard[2:4], heard[4:6], heard[6:7]]
     assert told == [
-        (pytest.approx(sum(float(loss) * count for loss, count in step)), sum(count for _, count in step))
+        (
+            pytest.approx(sum(float(loss) * count for loss, count in step)),
+            sum(count for _, count in step),
+        )
         for step in micros
     ]
 
@@ -126,7 +145,9 @@ def test_a_mean_is_told_as_the_sum_over_the_labels_that_count(tmp_path: Path) ->
     ("why", "options"),
     [("accelerator.prepare", {"is_prepared": False}), ("clips to 0.7", {"clip": 0.7})],
 )
-def test_what_would_be_recorded_wrongly_is_refused(why: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_what_would_be_recorded_wrongly_is_refused(
+    why: str, options: dict[str, Any], tmp_path: Path
+) -> None:
     with pytest.raises(SystemExit) as end:
         job(2, **options).train(tmp_path)
     assert isinstance(end.value.__cause__, UsageError)

@@ -1,6 +1,9 @@
-"""A real run of each framework: recorded, stopped by its guard, resumed, and replayed bit for bit by the desk.
+"""A real run of each framework.
 
-11 micro-batches an epoch, 2 a step: the sixth step of an epoch has one. The rotten row comes in steps 6, 10 and 14.
+Recorded, stopped by its guard, resumed, and replayed bit for bit by the desk.
+
+11 micro-batches an epoch, 2 a step: the sixth step of an epoch has one. The rotten row comes in
+steps 6, 10 and 14.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ def adapted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """A run that ended twice by the guard's word, the second time after it had gone on from step 8."""
     if request.param != "plain":
         pytest.importorskip(request.param)
-    run = rows_with_rot(tmp_path_factory.mktemp(request.param) / "run", num_rows=ROWS, rotten=ROTTEN)
+    run = rows_with_rot(
+        tmp_path_factory.mktemp(request.param) / "run", num_rows=ROWS, rotten=ROTTEN
+    )
     driven_of(run).mkdir()
     done = child(str(CHILD), str(script(request.param)), str(run.folder), str(driven_of(run)))
     assert done.returncode == 0, done.stderr
@@ -53,10 +58,14 @@ def test_every_step_is_on_record_and_the_rotten_ones_were_left_out(adapted: Adap
         missing = set(STAGES) - {link.stage for link in one.digests} - {"restored"}
         assert missing == ({"optimizer"} if step in SKIPPED else set()), step
         assert one.metrics["scheduler/step"] == step - 1 - sum(other < step for other in SKIPPED)
-        assert one.metrics["lr"] == pytest.approx(3e-3 * min(1.0, (one.metrics["scheduler/step"] + 1) / 10))
+        assert one.metrics["lr"] == pytest.approx(
+            3e-3 * min(1.0, (one.metrics["scheduler/step"] + 1) / 10)
+        )
 
 
-def test_a_step_left_out_leaves_params_moments_and_scheduler_alone_and_counts_everything(adapted: Adapted) -> None:
+def test_a_step_left_out_leaves_params_moments_and_scheduler_alone_and_counts_everything(
+    adapted: Adapted,
+) -> None:
     taken, before, after = (adapted.manifest(step) for step in (4, 5, 6))
 
     def unmoved(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
@@ -64,7 +73,9 @@ def test_a_step_left_out_leaves_params_moments_and_scheduler_alone_and_counts_ev
         return {name for name in fields if fields[name] == other["fields"]["rank-0"][name]}
 
     assert {"params", "optimizer"} <= unmoved(before, after)
-    assert not {"params", "optimizer", "scheduler", "rng", "cursor", "guard"} & unmoved(taken, before)
+    assert not {"params", "optimizer", "scheduler", "rng", "cursor", "guard"} & unmoved(
+        taken, before
+    )
     assert not {"rng", "cursor", "guard"} & unmoved(before, after)
     assert rates(before) == rates(after) != rates(taken)
     assert after["num_tokens"] - before["num_tokens"] == (ROWS - 80) * LENGTH
@@ -81,10 +92,16 @@ def test_a_resumed_run_repeats_the_one_that_was_not_interrupted(adapted: Adapted
     assert list(again) == list(range(FIRST_AGAIN, 15))
     for step, one in again.items():
         assert one.digests == first[step].digests, step
-        assert (one.rng, one.ids, one.content) == (first[step].rng, first[step].ids, first[step].content)
+        assert (one.rng, one.ids, one.content) == (
+            first[step].rng,
+            first[step].ids,
+            first[step].content,
+        )
 
 
-def test_the_harness_loads_what_was_saved_by_either_loader_and_repeats_production(adapted: Adapted) -> None:
+def test_the_harness_loads_what_was_saved_by_either_loader_and_repeats_production(
+    adapted: Adapted,
+) -> None:
     driven = driven_of(adapted)
     told = json.loads((driven / "told.json").read_text())
     assert told["loads"] == [[5, adapted.manifest(5)["fields"]["rank-0"]]] * 2
@@ -97,12 +114,20 @@ def test_the_harness_loads_what_was_saved_by_either_loader_and_repeats_productio
 
 
 def test_a_probe_sees_what_the_step_would_compute(adapted: Adapted) -> None:
-    steps, probes = (chain(driven_of(adapted) / f"{name}-verified.chain") for name in ("steps", "probes"))
+    steps, probes = (
+        chain(driven_of(adapted) / f"{name}-verified.chain") for name in ("steps", "probes")
+    )
     assert list(probes) == list(steps)
     for step, one in probes.items():
-        expected = {link: digest for link, digest in steps[step].digests.items() if link.stage not in OF_THE_UPDATE}
+        expected = {
+            link: digest
+            for link, digest in steps[step].digests.items()
+            if link.stage not in OF_THE_UPDATE
+        }
         assert one.digests == expected, step
-        assert one.metrics["loss/sum"] == pytest.approx(steps[step].metrics["loss/sum"], nan_ok=True)
+        assert one.metrics["loss/sum"] == pytest.approx(
+            steps[step].metrics["loss/sum"], nan_ok=True
+        )
 
 
 def test_the_desk_replays_it_bit_for_bit(adapted: Adapted) -> None:
@@ -112,7 +137,11 @@ def test_the_desk_replays_it_bit_for_bit(adapted: Adapted) -> None:
     found = {one["name"]: one["outcome"] for one in adapted.desk("check")["data"]["findings"]}
     restored = {name: outcome for name, outcome in found.items() if name.startswith("restored-")}
     assert set(restored.values()) == {"agrees"}, restored
-    assert {"restored-params", "restored-optimizer", "restored-scheduler", "restored-rng"} <= set(restored)
+    assert {"restored-params", "restored-optimizer", "restored-scheduler", "restored-rng"} <= set(
+        restored
+    )
     replayed = adapted.desk("replay", "--last", "14")
     assert (replayed["exit"], replayed["verdict"]) == (0, "agrees"), replayed
-    assert replayed["data"]["steps_executed"] == 9  # 6 to 14, with two steps left out and two epochs begun
+    assert (
+        replayed["data"]["steps_executed"] == 9
+    )  # 6 to 14, with two steps left out and two epochs begun

@@ -1,7 +1,10 @@
-"""Runs of a real Hugging Face Trainer: recorded, guarded, resumed, replayed bit for bit, triaged to the right cause.
+"""Runs of a real Hugging Face Trainer.
 
-One run dies in step 103 and goes on from step 100 twice: with code that forgets the scheduler's counter, and on shards
-that rotted in between. 103 micro-batches make an epoch of 52 steps, whose last has one.
+Recorded, guarded, resumed, replayed bit for bit, triaged to the right cause.
+
+One run dies in step 103 and goes on from step 100 twice: with code that forgets the scheduler's
+counter, and on shards that rotted in between. 103 micro-batches make an epoch of 52 steps, whose
+last has one.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from typing import Any
 import pytest
 from adapted import ADAPTERS, Adapted, child, script
 
+from spiketriage.nouns.telemetry import Link, StepRecord
 from spiketriage.practice.rehearsal.corpus import Corpus
-from spiketriage.records import Link, StepRecord
 from spiketriage.train.adapters.rows import write_documents
 from spiketriage.wire.chain import STAGES
 
@@ -35,7 +38,11 @@ SHORT = (52, 104)  # the last steps of two epochs
 PEAK, WARMUP = 6e-3, 5
 RESUME = '        print(f"training from step {state.global_step + 1}", flush=True)\n'
 FORGET = '        if state.global_step:\n            objects["lr_scheduler"].last_epoch = 0\n'
-SAVED = ["step-000006", "step-000012", "step-000014"]  # every sixth step, and the last: as the trainer saves
+SAVED = [
+    "step-000006",
+    "step-000012",
+    "step-000014",
+]  # every sixth step, and the last: as the trainer saves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +91,9 @@ def edit(path: Path, old: str, new: str) -> None:
 def made(folder: Path, **settings: Any) -> Adapted:
     """A run folder with documents and their index."""
     documents = Corpus(7).mix(DOCUMENTS)
-    write_documents(folder / "data", ((f"d{n:05d}", one.source, one.data) for n, one in enumerate(documents)))
+    write_documents(
+        folder / "data", ((f"d{n:05d}", one.source, one.data) for n, one in enumerate(documents))
+    )
     (folder / "settings.json").write_text(json.dumps(settings))
     return Adapted(folder=folder, rotten=-1)
 
@@ -122,7 +131,9 @@ def stage_of(record: StepRecord, name: str) -> dict[str, bytes]:
     return {link.key: digest for link, digest in record.digests.items() if link.stage == name}
 
 
-def test_every_stage_of_every_step_is_on_record_with_the_losses_before_anything_averages_them(stage: Stage) -> None:
+def test_every_stage_of_every_step_is_on_record_with_the_losses_before_anything_averages_them(
+    stage: Stage,
+) -> None:
     steps = by_step(stage.rotten)
     assert list(steps) == list(range(1, LAST + 1))
     for step, one in steps.items():
@@ -131,16 +142,25 @@ def test_every_stage_of_every_step_is_on_record_with_the_losses_before_anything_
         assert len(one.ids["micros"]) == (1 if step in SHORT else 2)
         assert one.metrics["lr"] == pytest.approx(rate(step - (step > FAULT)), rel=1e-6, abs=1e-12)
         assert one.metrics["grad/norm_local"] == pytest.approx(one.metrics["grad/norm"])
-        assert one.metrics["loss/sum"] == pytest.approx(one.metrics["loss/mean"] * one.metrics["tokens/valid"])
+        assert one.metrics["loss/sum"] == pytest.approx(
+            one.metrics["loss/mean"] * one.metrics["tokens/valid"]
+        )
         assert mean_of_rows(one, stage) == pytest.approx(one.metrics["loss/mean"], rel=1e-5), step
-    batch = {f"{name}#{micro}" for name in ("inputs", "labels", "valid", "mask") for micro in (0, 1)}
+    batch = {
+        f"{name}#{micro}" for name in ("inputs", "labels", "valid", "mask") for micro in (0, 1)
+    }
     assert stage_of(steps[5], "batch").keys() == batch
     assert len(stage_of(steps[5], "activations")) == 3 * 2
-    assert steps[1].metrics["loss/mean"] == pytest.approx(math.log(258), abs=0.2)  # nothing is learned yet
+    assert steps[1].metrics["loss/mean"] == pytest.approx(
+        math.log(258), abs=0.2
+    )  # nothing is learned yet
 
 
 def mean_of_rows(record: StepRecord, stage: Stage) -> float:
-    """The step's mean loss from those of its rows, weighted by their documents' lengths: a target for each byte."""
+    """The step's mean loss from those of its rows, weighted by their documents' lengths.
+
+    A target for each byte.
+    """
     index = json.loads((stage.rotten.folder / "data" / "index.json").read_text(encoding="utf-8"))
     rows = [dict(zip(index["columns"], row, strict=True)) for row in index["documents"]]
     lengths = [rows[key]["length_bytes"] for micro in record.ids["micros"] for key in micro]
@@ -166,14 +186,22 @@ def test_a_resumed_run_repeats_the_steps_that_were_lost(stage: Stage) -> None:
     again = {one.step: one for one in second.steps if one.step in lost}
     assert list(lost) == [101, 102] == list(again)
     for step, one in again.items():
-        assert (one.digests, one.rng, one.ids) == (lost[step].digests, lost[step].rng, lost[step].ids)
+        assert (one.digests, one.rng, one.ids) == (
+            lost[step].digests,
+            lost[step].rng,
+            lost[step].ids,
+        )
 
 
 def test_the_guard_leaves_the_spike_out_and_nothing_moves(stage: Stage) -> None:
     steps = by_step(stage.rotten)
     assert [step for step, one in steps.items() if one.metrics["guard/skipped"]] == [FAULT]
     skipped, after = steps[FAULT], steps[FAULT + 1]
-    assert stage_of(skipped, "params_before") == stage_of(skipped, "params_after") == stage_of(after, "params_before")
+    assert (
+        stage_of(skipped, "params_before")
+        == stage_of(skipped, "params_after")
+        == stage_of(after, "params_before")
+    )
     assert "optimizer" not in {link.stage for link in skipped.digests}
     assert after.metrics["optimizer/step"] == FAULT  # one of the steps was not taken
     assert after.metrics["scheduler/step"] == skipped.metrics["scheduler/step"]
@@ -184,18 +212,26 @@ def test_the_guard_leaves_the_spike_out_and_nothing_moves(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("name", "cause", "where"),
     [
-        ("reset", "scheduler-reset", {"step": RESTART + 1, "stage": "restored", "key": "scheduler"}),
+        (
+            "reset",
+            "scheduler-reset",
+            {"step": RESTART + 1, "stage": "restored", "key": "scheduler"},
+        ),
         ("rotten", "shard-bitrot", {"step": FAULT, "stage": "content", "path": "shard-00000.bin"}),
     ],
 )
-def test_triage_names_the_planted_fault(stage: Stage, name: str, cause: str, where: dict[str, Any]) -> None:
+def test_triage_names_the_planted_fault(
+    stage: Stage, name: str, cause: str, where: dict[str, Any]
+) -> None:
     told = stage.triaged[name].result()
     assert told["verdict"] == "established", told
     assert told["data"]["cause"] == cause
     assert {key: told["data"]["where"][key] for key in where} == where
 
 
-def test_the_replay_repeats_the_guards_word_and_the_end_of_an_epoch_bit_for_bit(stage: Stage) -> None:
+def test_the_replay_repeats_the_guards_word_and_the_end_of_an_epoch_bit_for_bit(
+    stage: Stage,
+) -> None:
     stage.triaged["rotten"].result()
     replayed = stage.rotten.desk("replay")  # the one of triage: 101 to two steps after the fault
     assert (replayed["exit"], replayed["verdict"]) == (0, "agrees"), replayed
@@ -211,9 +247,13 @@ def test_two_ranks_are_replayed_bit_for_bit_from_what_the_trainer_saved(tmp_path
     assert sorted(path.name for path in (run.folder / "checkpoints").iterdir()) == SAVED
     shutil.rmtree(run.folder / "checkpoints" / SAVED[1])
     assert run.desk("freeze")["ok"]
-    found = {one["name"]: one["outcome"] for one in run.desk("check", "--audit")["data"]["findings"]}
+    found = {
+        one["name"]: one["outcome"] for one in run.desk("check", "--audit")["data"]["findings"]
+    }
     assert "differs" not in found.values(), found
-    assert {found[name] for name in ("reduction", "continuity", "ranks-params-after", "ids")} == {"agrees"}
+    assert {found[name] for name in ("reduction", "continuity", "ranks-params-after", "ids")} == {
+        "agrees"
+    }
     replayed = run.desk("replay")
     assert (replayed["exit"], replayed["verdict"]) == (0, "agrees"), replayed
     assert replayed["data"]["steps_executed"] == 8  # 7 to 14

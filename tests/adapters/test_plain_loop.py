@@ -1,4 +1,6 @@
-"""A plain loop: data that draws at random, workers, and a rollback, all the same run bit for bit; and its mistakes.
+"""A plain loop: data that draws at random, workers, and a rollback, all the same run bit for bit.
+
+And its mistakes.
 
 The run as a user's script makes it, and what the desk says of it, stand in `test_frameworks.py`.
 """
@@ -20,16 +22,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from spiketriage.errors import UsageError
-from spiketriage.readers.telemetry.native import read_segment
-from spiketriage.records import Segment, StepRecord
+from spiketriage.nouns.telemetry import Segment, StepRecord
+from spiketriage.readers.telemetry.run.native import read_segment
 from spiketriage.train.adapters.loop import PlainJob, PlainLoop, Step
 from spiketriage.train.adapters.parked import Parked
 from spiketriage.train.adapters.source import Source
-from spiketriage.train.guard import Policy
+from spiketriage.train.generations.rank_state import digest_state
+from spiketriage.train.generations.retention import Retention
+from spiketriage.train.guarding.guard import Policy
 from spiketriage.train.harness import Context, Overrides
-from spiketriage.train.rank_state import digest_state
-from spiketriage.train.recorder import Recorder
-from spiketriage.train.retention import Retention
+from spiketriage.train.recording.recorder import Recorder
 
 ROWS, MICRO, NUM_MICRO = 26, 4, 2  # 7 micro-batches an epoch: every fourth step has one
 ROTTEN = 5
@@ -52,7 +54,10 @@ def job(
     is_frozen: bool = False,
     update: Callable[[Step], None] = Step.updated,
 ) -> PlainJob:
-    """A job of that many steps; one row of its data is not a number where there is a policy for it."""
+    """A job of that many steps.
+
+    One row of its data is not a number where there is a policy for it.
+    """
 
     def train(loop: PlainLoop) -> None:
         torch.manual_seed(3)
@@ -60,7 +65,9 @@ def job(
         targets = inputs.sum(1, keepdim=True)
         if policy is not None:
             targets[ROTTEN] = torch.nan
-        model = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Dropout(0.3), nn.GELU(), nn.Linear(12, 1))
+        model = nn.Sequential(
+            nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Dropout(0.3), nn.GELU(), nn.Linear(12, 1)
+        )
         model[0].requires_grad_(not is_frozen)
         trained = [one for one in model.parameters() if one.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=1e-2)
@@ -72,7 +79,13 @@ def job(
             collate_fn=noisy,
             num_workers=num_workers,
         )
-        loop.take(model=model, optimizer=optimizer, loader=loader, scheduler=scheduler, num_micro=NUM_MICRO)
+        loop.take(
+            model=model,
+            optimizer=optimizer,
+            loader=loader,
+            scheduler=scheduler,
+            num_micro=NUM_MICRO,
+        )
         for step in loop.steps(num_steps):
             for inputs_BC, targets_B1 in step.batches:
                 losses = (model(inputs_BC) - targets_B1).square()
@@ -84,7 +97,9 @@ def job(
                 scheduler.step()
             optimizer.zero_grad()
 
-    return PlainJob(train, save_every=save_every, retention=retention, policy=policy, budget_share=None)
+    return PlainJob(
+        train, save_every=save_every, retention=retention, policy=policy, budget_share=None
+    )
 
 
 def fields(run: Path, step: int) -> dict[str, str]:
@@ -98,24 +113,33 @@ def segments(run: Path) -> list[Segment]:
     return [read_segment(path) for path in sorted((run / "telemetry").glob("*.seg"))]
 
 
-def replayed(of: PlainJob, run: Path, first: int, last: int, out: Path, *, probe: bool = False) -> list[StepRecord]:
+def replayed(
+    of: PlainJob, run: Path, first: int, last: int, out: Path, *, probe: bool = False
+) -> list[StepRecord]:
     """The steps as the harness executes them from the generation before `first`."""
     code = next((run / "code").glob("*/*"))
     harness = of.harness(Context(run=run, code=code, rank=0, world_size=1, device="cpu"))
     harness.load(run / "checkpoints" / f"step-{first - 1:06d}", "verified")
     identity = harness.environment()
-    with Recorder(Path(), rank=0, identity=identity, path=out, budget_share=None, ring_slots=0) as recorder:
+    with Recorder(
+        Path(), rank=0, identity=identity, path=out, budget_share=None, ring_slots=0
+    ) as recorder:
         for step in range(first, last + 1):
             ids = harness.ids(step)
             if probe:
-                with Recorder(Path(), rank=0, identity=identity, path=out.with_suffix(f".{step}")) as probes:
+                with Recorder(
+                    Path(), rank=0, identity=identity, path=out.with_suffix(f".{step}")
+                ) as probes:
                     batch = harness.build(harness.read(harness.ids(first)))
                     with probes.step(step) as record:
                         harness.forward_backward(batch, Overrides(), record)
             harness.step(step, recorder, ids)
     if (run / "checkpoints" / f"step-{last:06d}").exists():
         held = digest_state(harness._session.state()).fields
-        assert held == {**fields(run, last), "guard": held["guard"]}  # buffers, too, which no link shows
+        assert held == {
+            **fields(run, last),
+            "guard": held["guard"],
+        }  # buffers, too, which no link shows
     return list(read_segment(out).steps)
 
 
@@ -125,7 +149,9 @@ def test_a_run_that_was_ended_and_goes_on_is_the_run_that_never_ended(tmp_path: 
         job(last, save_every=last).train(tmp_path / "parts")
     assert fields(tmp_path / "parts", 9) == fields(tmp_path / "whole", 9)
     steps = [one for segment in segments(tmp_path / "parts") for one in segment.steps]
-    assert [one.digests for one in steps] == [one.digests for one in segments(tmp_path / "whole")[0].steps]
+    assert [one.digests for one in steps] == [
+        one.digests for one in segments(tmp_path / "whole")[0].steps
+    ]
     assert [len(one.ids["micros"]) for one in steps] == [2, 2, 2, 1, 2, 2, 2, 1, 2]
 
 
@@ -134,7 +160,9 @@ def test_parameters_that_are_not_trained_are_saved_and_come_back(tmp_path: Path)
     job(4, is_frozen=True).train(tmp_path / "parts")
     job(8, is_frozen=True).train(tmp_path / "parts")
     assert fields(tmp_path / "parts", 8) == fields(tmp_path / "whole", 8)
-    manifest = json.loads((tmp_path / "whole" / "checkpoints" / "step-000008" / "MANIFEST.json").read_text())
+    manifest = json.loads(
+        (tmp_path / "whole" / "checkpoints" / "step-000008" / "MANIFEST.json").read_text()
+    )
     assert "0.weight" in manifest["tensors"]["rank-0"]["params"]
 
 
@@ -182,7 +210,9 @@ def test_a_rollback_goes_on_as_the_run_that_never_met_what_it_leaves_out(tmp_pat
     assert production == clean
     last = later[-1].loads[0]
     assert "guard" not in last.fields  # it is meant to know more than the generation
-    found = replayed(job(8, policy=policy), tmp_path / "run", last.step + 1, 8, tmp_path / "again.chain")
+    found = replayed(
+        job(8, policy=policy), tmp_path / "run", last.step + 1, 8, tmp_path / "again.chain"
+    )
     assert [one.digests for one in found] == [clean[step] for step in range(last.step + 1, 9)]
 
 
@@ -194,7 +224,9 @@ def test_old_generations_go(tmp_path: Path) -> None:
     assert kept == ["step-000008", "step-000010", "step-000012"]
 
 
-def test_a_step_whose_update_nobody_told_of_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_whose_update_nobody_told_of_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as end:
         job(2, update=lambda step: None).train(tmp_path / "run")
     assert end.value.code == UsageError.exit_code
@@ -218,10 +250,16 @@ def test_data_without_names_is_refused() -> None:
     own=st.booleans(),
 )
 @settings(max_examples=40, deadline=None)
-def test_the_order_of_an_epoch_follows_from_its_number_alone(epoch: int, at: int, out: set[int], own: bool) -> None:
+def test_the_order_of_an_epoch_follows_from_its_number_alone(
+    epoch: int, at: int, out: set[int], own: bool
+) -> None:
     def source() -> Source:
         rows = TensorDataset(torch.arange(ROWS))
-        sampler = RandomSampler(rows, generator=torch.Generator().manual_seed(9)) if own else RandomSampler(rows)
+        sampler = (
+            RandomSampler(rows, generator=torch.Generator().manual_seed(9))
+            if own
+            else RandomSampler(rows)
+        )
         return Source(DataLoader(rows, batch_size=4, sampler=sampler))
 
     torch.manual_seed(at)  # the training's own place in its stream has nothing to do with it

@@ -1,7 +1,8 @@
 """Digesting one file with the threads of this machine, and with two Dask workers of the same machine.
 
-Run: `python tests/bench/bench_cluster.py [--gigabytes N]`. Both share the same cores and the same page cache, so the
-cluster cannot be faster here: the difference is what handing out pieces costs, which more machines would have to earn.
+Run: `python tests/bench/bench_cluster.py [--gigabytes N]`. Both share the same cores and the same
+page cache, so the cluster cannot be faster here: the difference is what handing out pieces costs,
+which more machines would have to earn.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from dask_cluster import Cluster
 
 from spiketriage.readers.scan.run import digest_files
-from spiketriage.runbook import cluster
+from spiketriage.tools import cluster
 
 NUM_RUNS = 5
 BLOCK_BYTES = 32 << 20
@@ -35,7 +36,10 @@ def main() -> None:
         with path.open("wb") as stream:
             for number in range(num_blocks):
                 stream.write(number.to_bytes(8, "little") * (BLOCK_BYTES // 8))
-        seconds: dict[str, list[float]] = {"threads of this machine": [], "two Dask workers, the same cores": []}
+        seconds: dict[str, list[float]] = {
+            "threads of this machine": [],
+            "two Dask workers, the same cores": [],
+        }
         with Cluster(folder, 2) as running:
             running.replace_dead_workers()  # which waits until both are there
             with cluster.executor(running.address, (folder,)) as workers:
@@ -43,7 +47,9 @@ def main() -> None:
                 assert digest_files([path], executor=workers) == expected
                 for _ in range(NUM_RUNS):
                     for spent, executor in zip(seconds.values(), (None, workers), strict=True):
-                        spent.append(timed(lambda executor=executor: digest_files([path], executor=executor)))
+                        spent.append(
+                            timed(lambda executor=executor: digest_files([path], executor=executor))
+                        )
         print(f"\n| digest of one file, {path_gigabytes(num_blocks):.2f} GB | GB/s |\n|---|---|")
         for title, spent in seconds.items():
             print(f"| {title} | {path_gigabytes(num_blocks) / statistics.median(spent):.2f} |")

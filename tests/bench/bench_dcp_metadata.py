@@ -1,6 +1,7 @@
 """How long `.metadata` of 160,000 chunks takes to become facts, against a plain `pickle.load` in the same run.
 
-Run: `python tests/bench/bench_dcp_metadata.py`; it prints a Markdown table. The peer and the making need torch.
+Run: `python tests/bench/bench_dcp_metadata.py`; it prints a Markdown table. The peer and the making
+need torch.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def make(folder: Path) -> None:
     for number in range(NUM_TENSORS):
         name = f"optimizer.state.layers.{number}.attention.wq.weight.exp_avg"
         offsets = [torch.Size((4 * rank, 0)) for rank in range(NUM_RANKS)]
-        chunks = [ChunkStorageMetadata(offsets=offset, sizes=torch.Size((4, 64))) for offset in offsets]
+        chunks = [
+            ChunkStorageMetadata(offsets=offset, sizes=torch.Size((4, 64))) for offset in offsets
+        ]
         for rank, offset in enumerate(offsets):
             place = _StorageInfo(f"__{rank}_0.distcp", number * SLICE_BYTES, SLICE_BYTES)
             storage[MetadataIndex(name, offset, rank)] = place
@@ -45,7 +48,9 @@ def make(folder: Path) -> None:
         size = torch.Size((4 * NUM_RANKS, 64))
         tensors[name] = TensorStorageMetadata(properties=properties, size=size, chunks=chunks)
     planner = {name: tuple(name.split(".")) for name in tensors}
-    (folder / ".metadata").write_bytes(pickle.dumps(Metadata(tensors, planner, storage, StorageMeta("run"), "1.0.0")))
+    (folder / ".metadata").write_bytes(
+        pickle.dumps(Metadata(tensors, planner, storage, StorageMeta("run"), "1.0.0"))
+    )
     for rank in range(NUM_RANKS):
         with (folder / f"__{rank}_0.distcp").open("wb") as stream:
             stream.truncate(NUM_TENSORS * SLICE_BYTES)
@@ -53,7 +58,7 @@ def make(folder: Path) -> None:
 
 def parse(folder: Path) -> int:
     """Ours, from bytes to checked facts: chunks, roles, tiling."""
-    from spiketriage.readers.checkpoints import dcp_metadata
+    from spiketriage.readers.checkpoints.dcp import metadata as dcp_metadata
 
     found = dcp_metadata.parse((folder / ".metadata").read_bytes(), where=folder)
     assert not found.problems
@@ -76,7 +81,7 @@ def measure(way: str, folder: Path) -> None:
     if WAYS[way] is load:
         import torch.distributed.checkpoint  # noqa: F401
     else:
-        from spiketriage.readers.checkpoints import dcp  # noqa: F401
+        from spiketriage.readers.checkpoints.dcp import layout  # noqa: F401
     start = time.perf_counter()
     num_chunks = WAYS[way](folder)
     seconds = time.perf_counter() - start
@@ -94,11 +99,16 @@ def main() -> None:
         for _ in range(NUM_RUNS):
             for way in WAYS:
                 command = [sys.executable, __file__, way, name]
-                words = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+                words = subprocess.run(
+                    command, check=True, capture_output=True, text=True
+                ).stdout.split()
                 seconds[way].append(float(words[0]))
                 peaks[way] = max(peaks.get(way, 0), float(words[1]))
         size_bytes = (folder / ".metadata").stat().st_size
-    print(f"`.metadata` of {NUM_TENSORS * NUM_RANKS} chunks, {size_bytes / _MIB:.1f} MiB, medians of {NUM_RUNS} runs\n")
+    print(
+        f"`.metadata` of {NUM_TENSORS * NUM_RANKS} chunks, {size_bytes / _MIB:.1f} MiB, "
+        f"medians of {NUM_RUNS} runs\n"
+    )
     print("| way | seconds | peak memory (MiB) |\n|---|---|---|")
     for way in WAYS:
         print(f"| {way} | {statistics.median(seconds[way]):.2f} | {peaks[way] / _MIB:.0f} |")

@@ -1,14 +1,18 @@
-"""Spike detection, ours and other people's on the same traces: net recall, pages on healthy steps, delay.
+"""Spike detection, ours and other people's on the same traces.
 
-Run `python tests/bench/bench_detection.py [--seed N] [--events N] [--ours] [--misses]`; it prints Markdown. It never
-sees the network, and peers that are not installed are left out (`pip install --no-deps --target DIR trainscope
-trainpulse losslint stabilityguard`, then `PYTHONPATH=DIR`). Parameters were tuned on the seeds TUNED, with the real
-logs in sight, so the pages on real logs are no held-out figure; the published table is of seed REPORTED.
+Net recall, pages on healthy steps, delay.
 
-Net recall is recall less that of the same window without the event, mean over families (`plain`: without those that
-only update norm, RMS_t, logZ or attention can show). Pages are alarms merged within 10 rows, per 10,000 healthy steps.
-Delay is in rows from the event to the row that raised the alarm. Generator, events and rules have one author: what
-this compares fairly is detectors with each other.
+Run `python tests/bench/bench_detection.py [--seed N] [--events N] [--ours] [--misses]`; it prints
+Markdown. It never sees the network, and peers that are not installed are left out (`pip install
+--no-deps --target DIR trainscope trainpulse losslint stabilityguard`, then `PYTHONPATH=DIR`).
+Parameters were tuned on the seeds TUNED, with the real logs in sight, so the pages on real logs are
+no held-out figure; the published table is of seed REPORTED.
+
+Net recall is recall less that of the same window without the event, mean over families (`plain`:
+without those that only update norm, RMS_t, logZ or attention can show). Pages are alarms merged
+within 10 rows, per 10,000 healthy steps.
+Delay is in rows from the event to the row that raised the alarm. Generator, events and rules have
+one author: what this compares fairly is detectors with each other.
 """
 
 from __future__ import annotations
@@ -67,7 +71,10 @@ class Score:
 def healthy(seed: int) -> dict[str, list[Rows]]:
     """Healthy runs by kind."""
     rng = np.random.default_rng([seed, 0])
-    return {kind: [log(make(rng, STEPS)).rows() for _ in range(RUNS_PER_KIND)] for kind, make in KINDS.items()}
+    return {
+        kind: [log(make(rng, STEPS)).rows() for _ in range(RUNS_PER_KIND)]
+        for kind, make in KINDS.items()
+    }
 
 
 def events(seed: int, count: int) -> list[Event]:
@@ -98,24 +105,47 @@ def pages(factory: Factory, rows: Rows) -> list[int]:
 
 
 def merged(alarms: Sequence[int]) -> list[int]:
-    """The first alarm of each cluster: alarms within 10 rows of the one before are the same page."""
-    return [at for number, at in enumerate(alarms) if number == 0 or at - alarms[number - 1] > MERGED_ROWS]
+    """The first alarm of each cluster.
+
+    Alarms within 10 rows of the one before are the same page.
+    """
+    return [
+        at
+        for number, at in enumerate(alarms)
+        if number == 0 or at - alarms[number - 1] > MERGED_ROWS
+    ]
 
 
-def score(factory: Factory, runs: dict[str, list[Rows]], logs: dict[str, Rows], planted: Sequence[Event]) -> Score:
+def score(
+    factory: Factory, runs: dict[str, list[Rows]], logs: dict[str, Rows], planted: Sequence[Event]
+) -> Score:
     """Run one detector over everything."""
     result = Score()
-    result.by_kind = {kind: sum(len(merged(pages(factory, rows))) for rows in all_) for kind, all_ in runs.items()}
-    result.synthetic = 1e4 * sum(result.by_kind.values()) / sum(len(rows) for all_ in runs.values() for rows in all_)
+    result.by_kind = {
+        kind: sum(len(merged(pages(factory, rows))) for rows in all_) for kind, all_ in runs.items()
+    }
+    result.synthetic = (
+        1e4
+        * sum(result.by_kind.values())
+        / sum(len(rows) for all_ in runs.values() for rows in all_)
+    )
     for name, rows in logs.items():
         known = real.INCIDENTS.get(name, ())
         result.by_kind[name] = len(merged([at for at in pages(factory, rows) if at not in known]))
     num_real = sum(len(rows) for rows in logs.values())
-    result.real = 1e4 * sum(result.by_kind[name] for name in logs) / num_real if num_real else float("nan")
+    result.real = (
+        1e4 * sum(result.by_kind[name] for name in logs) / num_real if num_real else float("nan")
+    )
     for family in FAMILIES:
         own = [event for event in planted if event.family is family]
-        seen = [_in_window(pages(factory, event.rows[: event.at + family.window + 1]), event) for event in own]
-        chance = [_in_window(pages(factory, event.without[: event.at + family.window + 1]), event) for event in own]
+        seen = [
+            _in_window(pages(factory, event.rows[: event.at + family.window + 1]), event)
+            for event in own
+        ]
+        chance = [
+            _in_window(pages(factory, event.without[: event.at + family.window + 1]), event)
+            for event in own
+        ]
         result.recall[family.name] = statistics.mean(one is not None for one in seen)
         result.chance[family.name] = statistics.mean(one is not None for one in chance)
         result.delays += [one for one in seen if one is not None]
@@ -128,7 +158,9 @@ def score(factory: Factory, runs: dict[str, list[Rows]], logs: dict[str, Rows], 
 
 def _in_window(alarms: Sequence[int], event: Event) -> int | None:
     """Rows from the event to the first alarm in its window."""
-    return next((at - event.at for at in alarms if event.at <= at <= event.at + event.family.window), None)
+    return next(
+        (at - event.at for at in alarms if event.at <= at <= event.at + event.family.window), None
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -142,11 +174,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     warnings.simplefilter("ignore")
     runs, logs, planted = healthy(asked.seed), real.logs(), events(asked.seed, asked.events)
     num_real = sum(len(rows) for rows in logs.values())
-    print(f"Seed {asked.seed}; {RUNS_PER_KIND * STEPS * len(KINDS):,} healthy steps made, {num_real:,} of real logs; ")
     print(
-        f"{len(planted)} events in {len(FAMILIES)} families, {sum(e.family.is_nonfinite for e in planted)} nonfinite."
+        f"Seed {asked.seed}; {RUNS_PER_KIND * STEPS * len(KINDS):,} healthy steps made, "
+        f"{num_real:,} of real logs; "
     )
-    print("\n| detector | net recall | plain | nonfinite missed | pages made | pages real | delay, median and 95 % |")
+    print(
+        f"{len(planted)} events in {len(FAMILIES)} families, "
+        f"{sum(e.family.is_nonfinite for e in planted)} nonfinite."
+    )
+    print(
+        "\n| detector | net recall | plain | nonfinite missed | pages made | pages real | "
+        "delay, median and 95 % |"
+    )
     print("|---|---|---|---|---|---|---|")
     factories = everybody()
     first: Score | None = None
@@ -169,7 +208,8 @@ def _line(name: str, result: Score) -> str:
     delays = sorted(result.delays) or [0]
     late = delays[int(0.95 * (len(delays) - 1))]
     return (
-        f"| {name} | {result.net(FAMILIES):.3f} | {result.net(plain):.3f} | {result.num_nonfinite_missed} "
+        f"| {name} | {result.net(FAMILIES):.3f} | {result.net(plain):.3f} | "
+        f"{result.num_nonfinite_missed} "
         f"| {result.synthetic:.2f} | {result.real:.2f} | {statistics.median(delays):.0f}, {late} |"
     )
 
@@ -180,7 +220,10 @@ def _families(result: Score) -> None:
     for name, recall in result.recall.items():
         if recall - result.chance[name] < 1:
             print(f"| {name} | {recall:.2f} | {result.chance[name]:.2f} |")
-    print(f"\nPages: {', '.join(f'{name} {count}' for name, count in result.by_kind.items() if count) or 'none'}.")
+    print(
+        "\nPages: "
+        f"{', '.join(f'{name} {count}' for name, count in result.by_kind.items() if count) or 'none'}."
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """How many values of JSON lines become series in a second of CPU time, against `json.loads` and polars (if there).
 
-Run: `python tests/bench/bench_jsonl.py`; it prints a Markdown table. Files are 8 ranks x 5,000 steps x 30 metrics.
+Run: `python tests/bench/bench_jsonl.py`; it prints a Markdown table. Files are 8 ranks x 5,000
+steps x 30 metrics.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from spiketriage.readers.telemetry import jsonl
-from spiketriage.readers.telemetry.names import DEFAULT
+from spiketriage.readers.telemetry.series.names import DEFAULT
+from spiketriage.readers.telemetry.tables import jsonl
 
 NUM_RANKS, NUM_STEPS, NUM_METRICS = 8, 5_000, 30
 NUM_RUNS = 5
@@ -30,7 +31,10 @@ def make(folder: Path, share_of_nan: float) -> None:
     for rank in range(NUM_RANKS):
         with (folder / f"rank-{rank}.jsonl").open("w") as stream:
             for step in range(NUM_STEPS):
-                row: dict[str, float] = {"step": step, **{name: draw.gauss(2.0, 0.5) for name in NAMES}}
+                row: dict[str, float] = {
+                    "step": step,
+                    **{name: draw.gauss(2.0, 0.5) for name in NAMES},
+                }
                 if draw.random() < share_of_nan:
                     row["loss"] = float("nan")
                 stream.write(json.dumps(row) + "\n")

@@ -1,13 +1,17 @@
-"""What the recorder costs: a GPT of 8.4 M parameters on this CPU, recorder on and off, alternating by step.
+"""What the recorder costs.
 
-Run it as `python tests/bench/bench_recorder.py`; the arms of a round take turns in a new random order each time, inside
-one process and on one model, so that whatever else the machine does hits them alike. It never keeps what it records.
+A GPT of 8.4 M parameters on this CPU, recorder on and off, alternating by step.
 
-What is said of a round is the difference between its recorded and its bare step. The bound that counts is of the
-median, by the sign test: it assumes no distribution. Beside it stands the mean without the highest and the lowest fifth
-(Yuen, Biometrika 61, 1974), whose bound is a t-interval with the winsorized deviation. What a recorded step leaves to
-the next one (its writer, cold caches) falls on every arm alike and would be missed: bare steps behind a recorded one
-are therefore compared with bare ones behind a bare one.
+Run it as `python tests/bench/bench_recorder.py`; the arms of a round take turns in a new random
+order each time, inside one process and on one model, so that whatever else the machine does hits
+them alike. It never keeps what it records.
+
+What is said of a round is the difference between its recorded and its bare step. The bound that
+counts is of the median, by the sign test: it assumes no distribution. Beside it stands the mean
+without the highest and the lowest fifth (Yuen, Biometrika 61, 1974), whose bound is a t-interval
+with the winsorized deviation. What a recorded step leaves to the next one (its writer, cold caches)
+falls on every arm alike and would be missed: bare steps behind a recorded one are therefore
+compared with bare ones behind a bare one.
 """
 
 from __future__ import annotations
@@ -28,12 +32,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spiketriage.readers.telemetry.native import read_segment
-from spiketriage.records import Identity
-from spiketriage.train.batch_signals import record_batch, record_logz
-from spiketriage.train.layers import LayerStatistics
-from spiketriage.train.observer import Observer
-from spiketriage.train.recorder import Recorder
+from spiketriage.nouns.telemetry import Identity
+from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.train.recording.batch_signals import record_batch, record_logz
+from spiketriage.train.recording.layers import LayerStatistics
+from spiketriage.train.recording.observer import Observer
+from spiketriage.train.recording.recorder import Recorder
 
 WIDTH, LAYERS, HEADS, VOCABULARY = 256, 8, 4, 4096
 WARM_UP_ROUNDS = 150  # a level is taken every 32 steps at most, and there are five
@@ -54,14 +58,29 @@ class Arm:
 
 
 ARMS = (
-    Arm(name="scalar stages, rotating digests", aim=0.01, budget_share=0.01, digest_period=64, sample_stride=64),
-    Arm(name="the same, every digest every step", aim=0.03, budget_share=None, digest_period=1, sample_stride=64),
+    Arm(
+        name="scalar stages, rotating digests",
+        aim=0.01,
+        budget_share=0.01,
+        digest_period=64,
+        sample_stride=64,
+    ),
+    Arm(
+        name="the same, every digest every step",
+        aim=0.03,
+        budget_share=None,
+        digest_period=1,
+        sample_stride=64,
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Seconds a step: of each arm in the order of rounds, and of bare steps by what ran before them."""
+    """Seconds a step.
+
+    Of each arm in the order of rounds, and of bare steps by what ran before them.
+    """
 
     by_arm: dict[str, list[float]]
     behind_recorded: list[float]
@@ -79,8 +98,14 @@ class Block(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         B, T, _ = x_BTD.shape
-        q, k, v = self.qkv(self.norm1(x_BTD)).view(B, T, 3, HEADS, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, WIDTH)
+        q, k, v = (
+            self.qkv(self.norm1(x_BTD)).view(B, T, 3, HEADS, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        )
+        mixed = (
+            F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            .transpose(1, 2)
+            .reshape(B, T, WIDTH)
+        )
         x_BTD = x_BTD + self.out(mixed)
         return x_BTD + self.down(F.gelu(self.up(self.norm2(x_BTD))))
 
@@ -217,7 +242,9 @@ def _rounds(job: Job, watches: dict[str, Watch], num_pairs: int) -> Times:
         order = list(times)
         chooser.shuffle(order)
         for name in order:
-            step: Callable[[Tensor], None] = job.bare if name == OFF else _recorded(job, watches[name])
+            step: Callable[[Tensor], None] = (
+                job.bare if name == OFF else _recorded(job, watches[name])
+            )
             ids = job.batch()
             started_s = time.perf_counter()
             step(ids)
@@ -240,14 +267,22 @@ def _own_clock(watch: Watch) -> list[float]:
     return [record.metrics["time/recorder_s"] for record in steps]
 
 
-def _report(job: Job, times: Times, watches: dict[str, Watch], clocks: dict[str, list[float]]) -> int:
+def _report(
+    job: Job, times: Times, watches: dict[str, Watch], clocks: dict[str, list[float]]
+) -> int:
     bare = times.by_arm[OFF]
     off_s = statistics.median(bare)
     size = sum(one.numel() for one in job.model.parameters()) / 1e6
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    print(f"{size:.1f} M parameters, {job.rows} × {job.length} tokens, {torch.get_num_threads()} threads; load {load}")
+    print(
+        f"{size:.1f} M parameters, {job.rows} × {job.length} tokens, "
+        f"{torch.get_num_threads()} threads; load {load}"
+    )
     print(f"{len(bare)} pairs; off: median {off_s * 1e3:.1f} ms a step\n")
-    columns = "recorded | median of differences | upper 95 % bound | trimmed mean | its bound | own clock | level"
+    columns = (
+        "recorded | median of differences | upper 95 % bound | trimmed mean | its bound | own "
+        "clock | level"
+    )
     print(f"| {columns} | aim |\n|---|---|---|---|---|---|---|---|")
     missed = 0
     for arm in ARMS:
@@ -257,21 +292,35 @@ def _report(job: Job, times: Times, watches: dict[str, Watch], clocks: dict[str,
         missed += upper > arm.aim
         told = (middle, upper, *(value / off_s for value in _trimmed(differences)), own)
         shares = " | ".join(f"{share:+.2%}" for share in told)
-        print(f"| {arm.name} | {shares} | {watches[arm.name].recorder.budget.number} | ≤ {arm.aim:.0%} |")
+        print(
+            f"| {arm.name} | {shares} | {watches[arm.name].recorder.budget.number} | ≤ "
+            f"{arm.aim:.0%} |"
+        )
     if len(times.behind_bare) > MIN_BEHIND:
-        low, middle, high = (value / off_s for value in _carried(times.behind_recorded, times.behind_bare))
-        print(f"\na bare step behind a recorded one: {middle:+.2%} ({low:+.2%} to {high:+.2%} at 95 %, bootstrap)")
+        low, middle, high = (
+            value / off_s for value in _carried(times.behind_recorded, times.behind_bare)
+        )
+        print(
+            f"\na bare step behind a recorded one: {middle:+.2%} ({low:+.2%} to "
+            f"{high:+.2%} at 95 %, bootstrap)"
+        )
     return int(missed > 0)
 
 
 def _upper(ordered: Sequence[float]) -> float:
-    """Distribution-free 95 % upper bound of the median: the order statistic that a sign test cannot refuse."""
+    """Distribution-free 95 % upper bound of the median.
+
+    The order statistic that a sign test cannot refuse.
+    """
     rank = math.ceil(len(ordered) / 2 + Z95 * math.sqrt(len(ordered)) / 2)
     return ordered[min(rank, len(ordered) - 1)]
 
 
 def _trimmed(ordered: Sequence[float]) -> tuple[float, float]:
-    """Mean without the outer fifths, and its 95 % upper bound; t is taken for z, at hundreds of pairs."""
+    """Mean without the outer fifths, and its 95 % upper bound.
+
+    T is taken for z, at hundreds of pairs.
+    """
     cut = len(ordered) // 5
     kept = ordered[cut : len(ordered) - cut]
     winsorized = [min(max(one, kept[0]), kept[-1]) for one in ordered]
@@ -280,7 +329,9 @@ def _trimmed(ordered: Sequence[float]) -> tuple[float, float]:
     return mean, mean + Z95 * error
 
 
-def _carried(behind_recorded: Sequence[float], behind_bare: Sequence[float]) -> tuple[float, float, float]:
+def _carried(
+    behind_recorded: Sequence[float], behind_bare: Sequence[float]
+) -> tuple[float, float, float]:
     """Difference of the medians, between the ends of its two-sided 95 % bootstrap interval."""
     chooser = random.Random(1)
     drawn = sorted(
@@ -288,7 +339,11 @@ def _carried(behind_recorded: Sequence[float], behind_bare: Sequence[float]) -> 
         - statistics.median(chooser.choices(behind_bare, k=len(behind_bare)))
         for _ in range(1000)
     )
-    return drawn[25], statistics.median(behind_recorded) - statistics.median(behind_bare), drawn[974]
+    return (
+        drawn[25],
+        statistics.median(behind_recorded) - statistics.median(behind_bare),
+        drawn[974],
+    )
 
 
 if __name__ == "__main__":

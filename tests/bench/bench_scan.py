@@ -1,7 +1,8 @@
 """Digesting, copying and scanning large files against a ceiling (read and discard) and the tools people use today.
 
-Run: `python tests/bench/bench_scan.py [--gigabytes N]`; it prints Markdown tables. Files are read once beforehand, so
-that the page cache is warm. The peers need torch, safetensors and model-signing.
+Run: `python tests/bench/bench_scan.py [--gigabytes N]`; it prints Markdown tables. Files are read
+once beforehand, so that the page cache is warm. The peers need torch, safetensors and
+model-signing.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def make(folder: Path, num_bytes: int) -> None:
         for _ in range(num_bytes // block.nbytes):
             stream.write(block.tobytes())
     for number in range(NUM_SMALL_FILES):
-        (folder / "many" / f"{number:03d}.bin").write_bytes(block.tobytes()[: num_bytes // NUM_SMALL_FILES])
+        (folder / "many" / f"{number:03d}.bin").write_bytes(
+            block.tobytes()[: num_bytes // NUM_SMALL_FILES]
+        )
     for dtype, words in (("F32", block), ("BF16", (block.view(np.uint32) >> 16).astype(np.uint16))):
         (folder / dtype).mkdir()
         write_safetensors(folder / dtype / "model.safetensors", dtype, words, num_bytes)
@@ -88,7 +91,11 @@ def discard(folder: Path) -> None:
         os.close(handle)
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        jobs = [(path, start) for path in files(folder) for start in range(0, path.stat().st_size, PIECE_BYTES)]
+        jobs = [
+            (path, start)
+            for path in files(folder)
+            for start in range(0, path.stat().st_size, PIECE_BYTES)
+        ]
         list(threads.map(lambda job: read(*job), jobs))
 
 
@@ -121,7 +128,10 @@ def model_signing_sha256(folder: Path) -> None:
 def plain_copy(folder: Path) -> None:
     """A copy in the same pieces, synced as ours is, and no digest."""
     target = folder.parent / "copy" / "plain"
-    with (folder / "file.bin").open("rb", buffering=0) as source, target.open("wb", buffering=0) as stream:
+    with (
+        (folder / "file.bin").open("rb", buffering=0) as source,
+        target.open("wb", buffering=0) as stream,
+    ):
         buffer = memoryview(bytearray(_PAGE))
         while count := source.readinto(buffer):
             stream.write(buffer[:count])
@@ -133,7 +143,7 @@ def copy_and_digest(folder: Path) -> None:
     """Ours: one pass that reads, digests and writes."""
     import xxhash
 
-    from spiketriage.runbook.collect import stream_copy
+    from spiketriage.evidence.collect import stream_copy
 
     target = folder.parent / "copy" / "digested"
     stream_copy(folder / "file.bin", target, (xxhash.xxh3_128(),))
@@ -146,7 +156,7 @@ def copy_and_both_digests(folder: Path) -> None:
 
     import xxhash
 
-    from spiketriage.runbook.collect import stream_copy
+    from spiketriage.evidence.collect import stream_copy
 
     target = folder.parent / "copy" / "both"
     stream_copy(folder / "file.bin", target, (xxhash.xxh3_128(), hashlib.sha256()))
@@ -155,10 +165,14 @@ def copy_and_both_digests(folder: Path) -> None:
 
 def scan(folder: Path, *, is_full: bool, is_digested: bool = True) -> object:
     """Ours: digest, finiteness and largest; in full also norm and zeros."""
-    from spiketriage.readers.checkpoints import safetensors_files
+    from spiketriage.readers.checkpoints.layouts import safetensors_files
     from spiketriage.readers.scan.run import measure
 
-    found = measure(safetensors_files.read(folder / "model.safetensors"), is_full=is_full, is_digested=is_digested)
+    found = measure(
+        safetensors_files.read(folder / "model.safetensors"),
+        is_full=is_full,
+        is_digested=is_digested,
+    )
     assert found.stats
     return found
 
@@ -202,7 +216,10 @@ TABLES = {"digest": DIGESTS, "copy": COPIES, "scan": SCANS}
 
 
 def measure_in_child(table: str, name: str, folder: Path) -> None:
-    """One way in a process of its own: prints the seconds of each run and the peak of its memory."""
+    """One way in a process of its own.
+
+    Prints the seconds of each run and the peak of its memory.
+    """
     way = TABLES[table][name]
     subject = folder / way.subject
     way.run(subject)  # imports, and the page cache
@@ -228,7 +245,8 @@ def main() -> None:
     num_bytes = int(given.gigabytes * 1e9) // TENSOR_BYTES * TENSOR_BYTES
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        # In a process of its own: a child inherits the peak of the memory of the one that starts it.
+        # In a process of its own: a child inherits the peak of the memory of the one that starts
+        # it.
         subprocess.run([sys.executable, __file__, "make", str(num_bytes), name], check=True)
         for table, ways in TABLES.items():
             print_table(table, ways, folder, num_bytes)
@@ -241,11 +259,18 @@ def print_table(table: str, ways: dict[str, Way], folder: Path, num_bytes: int) 
     for _ in range(2):
         for name in ways:
             command = [sys.executable, __file__, table, name, str(folder)]
-            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-            lines = [line for line in said if line[:1].isdigit()]  # freeze's own child also says that it is alive
+            said = subprocess.run(
+                command, check=True, capture_output=True, text=True
+            ).stdout.splitlines()
+            lines = [
+                line for line in said if line[:1].isdigit()
+            ]  # freeze's own child also says that it is alive
             seconds[name] += [float(line) for line in lines[:-1]]
             peaks[name] = max(peaks[name], float(lines[-1]))
-    print(f"\n| {table}, {num_bytes / 1e9:.2f} GB | GB/s | of the first row above | peak memory (MB) |")
+    print(
+        f"\n| {table}, {num_bytes / 1e9:.2f} GB | GB/s | of the first row above | peak "
+        "memory (MB) |"
+    )
     print("|---|---|---|---|")
     first = 0.0
     for name in ways:

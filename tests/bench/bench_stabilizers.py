@@ -1,6 +1,9 @@
-"""What each stabilizer costs on this CPU beside the plain operation that it replaces: milliseconds and largest tensor.
+"""What each stabilizer costs on this CPU beside the plain operation that it replaces.
 
-Run: `python tests/bench/bench_stabilizers.py`; it prints a Markdown table of medians over alternating runs, one thread.
+Milliseconds and largest tensor.
+
+Run: `python tests/bench/bench_stabilizers.py`; it prints a Markdown table of medians over
+alternating runs, one thread.
 """
 
 from __future__ import annotations
@@ -38,8 +41,12 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         result = func(*args, **(kwargs or {}))
-        given = {id(one) for one in tree_leaves((args, kwargs))}  # an operator in place makes nothing new
-        new = [one for one in tree_leaves(result) if isinstance(one, Tensor) and id(one) not in given]
+        given = {
+            id(one) for one in tree_leaves((args, kwargs))
+        }  # an operator in place makes nothing new
+        new = [
+            one for one in tree_leaves(result) if isinstance(one, Tensor) and id(one) not in given
+        ]
         sizes = [one.numel() * one.element_size() for one in new]
         self.num_bytes = max(self.num_bytes, *sizes, 0)
         return result
@@ -47,7 +54,10 @@ class Largest(TorchDispatchMode):
 
 def losses() -> dict[str, Work]:
     """Head and loss, forward and backward."""
-    hidden, head = torch.randn(NUM_TOKENS, WIDTH, requires_grad=True), torch.randn(VOCABULARY, WIDTH) * 0.02
+    hidden, head = (
+        torch.randn(NUM_TOKENS, WIDTH, requires_grad=True),
+        torch.randn(VOCABULARY, WIDTH) * 0.02,
+    )
     head.requires_grad_()
     labels = torch.randint(0, VOCABULARY, (NUM_TOKENS,))
 
@@ -55,12 +65,20 @@ def losses() -> dict[str, Work]:
         return lambda: torch.autograd.grad(loss(), (hidden, head))
 
     return {
-        "F.cross_entropy": run(lambda: F.cross_entropy(F.linear(hidden, head), labels, reduction="sum")),
+        "F.cross_entropy": run(
+            lambda: F.cross_entropy(F.linear(hidden, head), labels, reduction="sum")
+        ),
         "whole logits, z-loss": run(
-            lambda: cross_entropy_sum(F.linear(hidden, head), labels, z_coefficient=1e-4).objective_sum
+            lambda: (
+                cross_entropy_sum(F.linear(hidden, head), labels, z_coefficient=1e-4).objective_sum
+            )
         ),
         "chunks of 128, z-loss": run(
-            lambda: linear_cross_entropy_sum(hidden, head, labels, z_coefficient=1e-4, chunk_tokens=128).objective_sum
+            lambda: (
+                linear_cross_entropy_sum(
+                    hidden, head, labels, z_coefficient=1e-4, chunk_tokens=128
+                ).objective_sum
+            )
         ),
     }
 
@@ -86,7 +104,9 @@ def attentions() -> dict[str, Work]:
         return lambda: torch.autograd.grad(attend().sum(), (q, k, v))
 
     return {
-        "F.scaled_dot_product_attention": run(lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)),
+        "F.scaled_dot_product_attention": run(
+            lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        ),
         "with QK-norm": run(lambda: F.scaled_dot_product_attention(*norm(q, k), v, attn_mask=mask)),
         "soft-capped, written out": run(lambda: capped_attention(q, k, v, mask, cap=50.0)),
     }
@@ -94,11 +114,16 @@ def attentions() -> dict[str, Work]:
 
 def linears() -> dict[str, Work]:
     """Forward and backward of one linear layer."""
-    x, weight = torch.randn(NUM_TOKENS, WIDTH, requires_grad=True), torch.randn(WIDTH, WIDTH, requires_grad=True)
+    x, weight = (
+        torch.randn(NUM_TOKENS, WIDTH, requires_grad=True),
+        torch.randn(WIDTH, WIDTH, requires_grad=True),
+    )
     scales = fp8.linear_scales(history_len=16)
     return {
         "F.linear": lambda: torch.autograd.grad(F.linear(x, weight).sum(), (x, weight)),
-        "FP8 emulated": lambda: torch.autograd.grad(fp8.linear(x, weight, scales).sum(), (x, weight)),
+        "FP8 emulated": lambda: torch.autograd.grad(
+            fp8.linear(x, weight, scales).sum(), (x, weight)
+        ),
     }
 
 
@@ -128,7 +153,10 @@ def main() -> None:
         seen = measure(works)
         first_s = next(iter(seen.values()))[0]
         for name, (median_s, num_bytes) in seen.items():
-            print(f"| {name} | {median_s * 1e3:.1f} | {median_s / first_s:.2f} × | {num_bytes / 1e6:.2f} |")
+            print(
+                f"| {name} | {median_s * 1e3:.1f} | {median_s / first_s:.2f} × | "
+                f"{num_bytes / 1e6:.2f} |"
+            )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """How long a colleague waits for an answer from the telemetry of 1,024 ranks × 100,000 steps.
 
-Run it as `python tests/bench/bench_telemetry_table.py`; it never keeps the gigabytes that it writes.
+Run it as `python tests/bench/bench_telemetry_table.py`; it never keeps the gigabytes that it
+writes.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from spiketriage.evidence.telemetry_table import BUCKET_STEPS, write_parquet
 from spiketriage.incident.query import query
 from spiketriage.incident.store import Incident, create
-from spiketriage.runbook.telemetry_table import BUCKET_STEPS, write_parquet
 
 BLOCK_RANKS = 64  # one draw of random numbers, so that both orders hold the same rows
 TARGETED_MS, WHOLE_MS = 100.0, 2000.0
 BOUND = 0.35
-SQL, PEER, ARROW = "spiketriage sql", "one file by (rank, step), same DuckDB", "pyarrow.dataset on ours"
+SQL, PEER, ARROW = (
+    "spiketriage sql",
+    "one file by (rank, step), same DuckDB",
+    "pyarrow.dataset on ours",
+)
 LOSS, NORM = '"loss/mean"', '"grad/norm"'
 Rows = list[tuple[Any, ...]]
 
@@ -54,7 +59,10 @@ class Timing:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write both files, time every question on every reader in turn, print the table; 1 when a target is missed."""
+    """Write both files, time every question on every reader in turn, print the table.
+
+    1 when a target is missed.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=100_000)
@@ -62,19 +70,29 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="where about 3 GB are written and removed")
     options = parser.parse_args(words)
     if options.ranks < 1 or options.steps < 2 * BUCKET_STEPS or options.steps % BUCKET_STEPS:
-        parser.error(f"expected at least a rank and two times {BUCKET_STEPS} steps, in multiples of {BUCKET_STEPS}")
+        parser.error(
+            f"expected at least a rank and two times {BUCKET_STEPS} steps, in multiples of "
+            f"{BUCKET_STEPS}"
+        )
     pa.set_cpu_count(2)  # as many as DuckDB is given
     with tempfile.TemporaryDirectory(dir=options.folder) as work:
         return _measure(Path(work), options.ranks, options.steps, options.repeats)
 
 
 def _measure(work: Path, num_ranks: int, num_steps: int, num_repeats: int) -> int:
-    print(f"{num_ranks:,} ranks × {num_steps:,} steps × 2 metrics = {num_ranks * num_steps / 1e6:,.1f} M rows\n")
+    print(
+        f"{num_ranks:,} ranks × {num_steps:,} steps × 2 metrics = "
+        f"{num_ranks * num_steps / 1e6:,.1f} M rows\n"
+    )
     ours, peer = (_incident(work / name) for name in ("ours", "peer"))
     _timed_write(
-        "ours, bucket by bucket", _path(ours), lambda path: write_parquet(_buckets(num_ranks, num_steps), path)
+        "ours, bucket by bucket",
+        _path(ours),
+        lambda path: write_parquet(_buckets(num_ranks, num_steps), path),
     )
-    _timed_write("peer, rank by rank", _path(peer), lambda path: _write_peer(path, num_ranks, num_steps))
+    _timed_write(
+        "peer, rank by rank", _path(peer), lambda path: _write_peer(path, num_ranks, num_steps)
+    )
     dataset = _path(ours)
     questions = _questions(num_ranks, num_steps)
     asked: dict[str, Callable[[Question], Rows]] = {
@@ -97,20 +115,26 @@ def _agree(questions: Sequence[Question], asked: dict[str, Callable[[Question], 
 def _interleaved(
     questions: Sequence[Question], asked: dict[str, Callable[[Question], Rows]], num_repeats: int
 ) -> dict[tuple[str, str], list[Timing]]:
-    timings: dict[tuple[str, str], list[Timing]] = {(q.name, name): [] for q in questions for name in asked}
+    timings: dict[tuple[str, str], list[Timing]] = {
+        (q.name, name): [] for q in questions for name in asked
+    }
     for _ in range(num_repeats):
         for question in questions:
             for name, ask in asked.items():
                 wall_s, cpu_s = time.perf_counter(), time.process_time()
                 ask(question)
-                wall_ms, cpu_ms = (time.perf_counter() - wall_s) * 1e3, (time.process_time() - cpu_s) * 1e3
+                wall_ms, cpu_ms = (
+                    (time.perf_counter() - wall_s) * 1e3,
+                    (time.process_time() - cpu_s) * 1e3,
+                )
                 timings[question.name, name].append(Timing(wall_ms=wall_ms, cpu_ms=cpu_ms))
     return timings
 
 
 def _told(questions: Sequence[Question], timings: dict[tuple[str, str], list[Timing]]) -> int:
     print(
-        f"\nmedian ms of {len(next(iter(timings.values())))} (fastest–slowest) after a warm-up; CPU is of all threads"
+        f"\nmedian ms of {len(next(iter(timings.values())))} (fastest–slowest) after a "
+        "warm-up; CPU is of all threads"
     )
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n")
     print(f"| query | {SQL} | its CPU | {PEER} | {ARROW} | target |\n|---|---|---|---|---|---|")
@@ -121,14 +145,19 @@ def _told(questions: Sequence[Question], timings: dict[tuple[str, str], list[Tim
         missed |= not is_met
         cells = [question.name, _spelled([timing.wall_ms for timing in ours])]
         cells += [_spelled([timing.cpu_ms for timing in ours])]
-        cells += [_spelled([timing.wall_ms for timing in timings[question.name, peer]]) for peer in (PEER, ARROW)]
+        cells += [
+            _spelled([timing.wall_ms for timing in timings[question.name, peer]])
+            for peer in (PEER, ARROW)
+        ]
         cells += [f"≤ {question.target_ms:.0f}: {'met' if is_met else 'MISSED'}"]
         print(f"| {' | '.join(cells)} |")
     return int(missed)
 
 
 def _spelled(milliseconds: Sequence[float]) -> str:
-    return f"{statistics.median(milliseconds):.0f} ({min(milliseconds):.0f}–{max(milliseconds):.0f})"
+    return (
+        f"{statistics.median(milliseconds):.0f} ({min(milliseconds):.0f}–{max(milliseconds):.0f})"
+    )
 
 
 def _questions(num_ranks: int, num_steps: int) -> tuple[Question, ...]:
@@ -138,7 +167,9 @@ def _questions(num_ranks: int, num_steps: int) -> tuple[Question, ...]:
         Question(
             name="one step, all ranks",
             sql=f"SELECT rank, {LOSS}, {NORM} FROM telemetry WHERE step = {step} ORDER BY rank",
-            arrow=lambda found: _rows(found, ["rank", "loss/mean", "grad/norm"], ds.field("step") == step),
+            arrow=lambda found: _rows(
+                found, ["rank", "loss/mean", "grad/norm"], ds.field("step") == step
+            ),
             target_ms=TARGETED_MS,
         ),
         _window("200 steps, all ranks", edge + 700),
@@ -146,7 +177,9 @@ def _questions(num_ranks: int, num_steps: int) -> tuple[Question, ...]:
         Question(
             name="one rank, whole history",
             sql=f"SELECT step, {LOSS}, {NORM} FROM telemetry WHERE rank = {rank} ORDER BY step",
-            arrow=lambda found: _rows(found, ["step", "loss/mean", "grad/norm"], ds.field("rank") == rank),
+            arrow=lambda found: _rows(
+                found, ["step", "loss/mean", "grad/norm"], ds.field("rank") == rank
+            ),
             target_ms=TARGETED_MS,
         ),
         Question(
@@ -209,7 +242,10 @@ def _timed_write(name: str, path: Path, write: Callable[[Path], None]) -> None:
     took_s = time.perf_counter() - began
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     size_mb = path.stat().st_size / 1e6
-    print(f"{name}: {took_s:.0f} s with making up the rows, {size_mb:,.0f} MB, peak memory so far {peak_mb:,.0f} MB")
+    print(
+        f"{name}: {took_s:.0f} s with making up the rows, {size_mb:,.0f} MB, peak memory "
+        f"so far {peak_mb:,.0f} MB"
+    )
 
 
 def _write_peer(path: Path, num_ranks: int, num_steps: int) -> None:
@@ -218,7 +254,9 @@ def _write_peer(path: Path, num_ranks: int, num_steps: int) -> None:
     for first in range(0, num_ranks, BLOCK_RANKS):
         cells = [_cell(bucket, first, num_ranks) for bucket in range(num_steps // BUCKET_STEPS)]
         joined = {
-            name: np.concatenate([cell[name].reshape(-1, BUCKET_STEPS) for cell in cells], axis=1).ravel()
+            name: np.concatenate(
+                [cell[name].reshape(-1, BUCKET_STEPS) for cell in cells], axis=1
+            ).ravel()
             for name in cells[0]
         }
         table = pa.table(joined)
@@ -234,7 +272,10 @@ def _buckets(num_ranks: int, num_steps: int) -> Iterator[pa.Table]:
 
 
 def _cell(bucket: int, first_rank: int, num_ranks: int) -> dict[str, Any]:
-    """A bucket's rows of a block of ranks, rank-major: float32 values that a trainer logged as doubles."""
+    """A bucket's rows of a block of ranks, rank-major.
+
+    Float32 values that a trainer logged as doubles.
+    """
     ranks = np.arange(first_rank, min(first_rank + BLOCK_RANKS, num_ranks))
     draw = np.random.default_rng([7, bucket, first_rank])
     num_rows = ranks.size * BUCKET_STEPS

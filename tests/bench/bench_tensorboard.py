@@ -1,7 +1,7 @@
 """How many TensorBoard scalars become series in a second of CPU time, against TensorBoard's own EventAccumulator.
 
-Run: `python tests/bench/bench_tensorboard.py`; it prints a Markdown table. The peer keeps all points
-(`size_guidance` 0), and the number of points and the sum of their values must be equal.
+Run: `python tests/bench/bench_tensorboard.py`; it prints a Markdown table. The peer keeps all
+points (`size_guidance` 0), and the number of points and the sum of their values must be equal.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 
-from spiketriage.readers.telemetry import crc32c, tensorboard
-from spiketriage.readers.telemetry.names import DEFAULT
+from spiketriage.readers.telemetry.series.names import DEFAULT
+from spiketriage.readers.telemetry.stores import crc32c, tensorboard
 
 NUM_STEPS, NUM_TAGS = 10_000, 30
 NUM_RUNS = 3
@@ -77,7 +77,10 @@ def cpu_s() -> float:
 
 def main() -> None:
     """Measure and print."""
-    readers: dict[str, Callable[[Path], Told]] = {"spiketriage": ours, "EventAccumulator": accumulator}
+    readers: dict[str, Callable[[Path], Told]] = {
+        "spiketriage": ours,
+        "EventAccumulator": accumulator,
+    }
     taken: dict[str, list[float]] = {name: [] for name in readers}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.out.tfevents.1.host.1.0"

@@ -1,6 +1,7 @@
 """A run of Accelerate that saves its state every two steps, with gradients of infinity planted at step `--bad-step`.
 
-Run as `python accelerate_run.py OUTPUT [--bad-step K]`: `OUTPUT/checkpoints/checkpoint_i`, `OUTPUT/metrics.jsonl`.
+Run as `python accelerate_run.py OUTPUT [--bad-step K]`: `OUTPUT/checkpoints/checkpoint_i`,
+`OUTPUT/metrics.jsonl`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--bad-step", type=int, default=0)
     options = parser.parse_args()
-    project = ProjectConfiguration(project_dir=str(options.output), automatic_checkpoint_naming=True)
+    project = ProjectConfiguration(
+        project_dir=str(options.output), automatic_checkpoint_naming=True
+    )
     accelerator = Accelerator(cpu=True, project_config=project)
     torch.manual_seed(3)
-    model = torch.nn.Sequential(OrderedDict(first=torch.nn.Linear(8, 16), norm=torch.nn.LayerNorm(16)))
+    model = torch.nn.Sequential(
+        OrderedDict(first=torch.nn.Linear(8, 16), norm=torch.nn.LayerNorm(16))
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (1 + step))
     rows = torch.utils.data.TensorDataset(torch.randn(32, 8))
@@ -41,7 +46,12 @@ def main() -> None:
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-            row = {"step": step, "loss": loss.item(), "grad_norm": float(norm), "lr": scheduler.get_last_lr()[0]}
+            row = {
+                "step": step,
+                "loss": loss.item(),
+                "grad_norm": float(norm),
+                "lr": scheduler.get_last_lr()[0],
+            }
             log.write(json.dumps(row) + "\n")
             if step % 2 == 0:
                 accelerator.save_state()

@@ -1,7 +1,7 @@
 """A run of FSDP2 with torch DCP on two gloo ranks, in which rank 1's loss is NaN at step `--bad-step`.
 
-Run under torchrun as `fsdp2_run.py OUTPUT [--bad-step K]`: `OUTPUT/checkpoints/step_N`, and for every rank
-`OUTPUT/metrics/rank-R.jsonl` with the loss of that rank's own rows.
+Run under torchrun as `fsdp2_run.py OUTPUT [--bad-step K]`: `OUTPUT/checkpoints/step_N`, and for
+every rank `OUTPUT/metrics/rank-R.jsonl` with the loss of that rank's own rows.
 """
 
 from __future__ import annotations
@@ -76,7 +76,11 @@ def main() -> None:
                 dcp.save(state, checkpoint_id=options.output / "checkpoints" / f"step_{step}")
     dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # an orderly end of the interpreter now and then aborts in gloo's threads, and takes the run with it
+    os._exit(
+        0
+        # an orderly end of the interpreter now and then aborts in gloo's threads, and takes the run
+        # with it
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A run of HF Trainer with checkpoints, whose batch of step `--bad-step` makes every later loss and weight NaN.
 
-Run as `python hf_trainer_run.py OUTPUT [--bad-step K] [--no-filter]`: `OUTPUT/checkpoint-N`, `OUTPUT/stdout.log`.
+Run as `python hf_trainer_run.py OUTPUT [--bad-step K] [--no-filter]`: `OUTPUT/checkpoint-N`,
+`OUTPUT/stdout.log`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ class Rows(torch.utils.data.Dataset):
 
 
 class Poisoned(Trainer):
-    """Multiplies the loss of one step by infinity and takes the zero from it: NaN, as a bad kernel would give."""
+    """Multiplies the loss of one step by infinity and takes the zero from it.
+
+    NaN, as a bad kernel would give.
+    """
 
     bad_step = 0
 
@@ -52,7 +56,13 @@ def main() -> None:
     options = parser.parse_args()
     set_seed(7)
     config = GPT2Config(
-        vocab_size=VOCAB, n_positions=LENGTH, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+        vocab_size=VOCAB,
+        n_positions=LENGTH,
+        n_embd=8,
+        n_layer=2,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
     )
     arguments = TrainingArguments(
         output_dir=str(options.output),

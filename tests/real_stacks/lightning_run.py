@@ -1,6 +1,7 @@
 """A run of Lightning with CSVLogger and a checkpoint every two steps, whose loss is NaN from step `--bad-step` on.
 
-Run as `python lightning_run.py OUTPUT [--bad-step K]`: `OUTPUT/logs/version_0/metrics.csv`, `OUTPUT/checkpoints`.
+Run as `python lightning_run.py OUTPUT [--bad-step K]`: `OUTPUT/logs/version_0/metrics.csv`,
+`OUTPUT/checkpoints`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ class Model(LightningModule):
     def __init__(self, bad_step: int) -> None:
         super().__init__()
         self.save_hyperparameters()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 1))
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 1)
+        )
 
     def training_step(self, batch: Any, number: int) -> torch.Tensor:
         """One step; `global_step` counts the finished ones."""
@@ -36,7 +39,10 @@ class Model(LightningModule):
         """AdamW with a linear schedule by step."""
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (1 + step))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
 
 
 def main() -> None:

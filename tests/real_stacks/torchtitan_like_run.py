@@ -1,7 +1,10 @@
-"""A run that leaves what torchtitan leaves: its state_dict keys in torch DCP folders, and its lines on stdout.
+"""A run that leaves what torchtitan leaves.
 
-The gradients of step `--bad-step` are infinite on rank 0. Run under torchrun as `torchtitan_like_run.py OUTPUT
-[--bad-step K]`: `OUTPUT/checkpoint/step-N` with the keys of torchtitan's CheckpointManager; rank 0 prints the log.
+Its state_dict keys in torch DCP folders, and its lines on stdout.
+
+The gradients of step `--bad-step` are infinite on rank 0. Run under torchrun as
+`torchtitan_like_run.py OUTPUT [--bad-step K]`: `OUTPUT/checkpoint/step-N` with the keys of
+torchtitan's CheckpointManager; rank 0 prints the log.
 """
 
 from __future__ import annotations
@@ -18,14 +21,19 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 LENGTH, BATCH = 16, 2
 LINE = (
     "\033[31mstep: {step:2}  \033[32mloss: {loss:8.5f}  \033[38;2;180;60;0mgrad_norm: {norm:7.4f}  "
-    "\033[36mmemory:  0.47GiB(0.99%)  \033[34mtps: {tps:,}  \033[36mtflops: 0.01  \033[35mmfu: 0.00%\033[39m"
+    "\033[36mmemory:  0.47GiB(0.99%)  \033[34mtps: {tps:,}  \033[36mtflops: 0.01  "
+    "\033[35mmfu: 0.00%\033[39m"
 )
 
 
@@ -60,8 +68,13 @@ class Model(nn.Module):
         return self.output(self.norm(hidden))
 
 
-def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any, step: int) -> None:
-    """Every key that torchtitan's CheckpointManager saves; each rank's data loader is a pickle of its own."""
+def save(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any, step: int
+) -> None:
+    """Every key that torchtitan's CheckpointManager saves.
+
+    Each rank's data loader is a pickle of its own.
+    """
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     flat = StateDictOptions(flatten_optimizer_state_dict=True)
     cursor = pickle.dumps({"_sample_idx": step * BATCH, "_token_buffer": [1, 2, 3]})
@@ -82,7 +95,9 @@ def main() -> None:
     parser.add_argument("--bad-step", type=int, default=0)
     options = parser.parse_args()
     logging.basicConfig(
-        stream=sys.stdout, level=logging.INFO, format="[titan] %(asctime)s - %(name)s - %(levelname)s - %(message)s"
+        stream=sys.stdout,
+        level=logging.INFO,
+        format="[titan] %(asctime)s - %(name)s - %(levelname)s - %(message)s",
     )
     dist.init_process_group("gloo")
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
@@ -113,7 +128,11 @@ def main() -> None:
         logging.info("Training completed")
     dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # an orderly end of the interpreter now and then aborts in gloo's threads, and takes the run with it
+    os._exit(
+        0
+        # an orderly end of the interpreter now and then aborts in gloo's threads, and takes the run
+        # with it
+    )
 
 
 if __name__ == "__main__":

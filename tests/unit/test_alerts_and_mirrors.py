@@ -1,4 +1,7 @@
-"""Messages that leave the job, and dashboards that take their time: delivered, spooled, held back, dropped, counted."""
+"""Messages that leave the job, and dashboards that take their time.
+
+Delivered, spooled, held back, dropped, counted.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ import pytest
 import torch
 from recording import IDENTITY
 
-from spiketriage.readers.telemetry.names import DEFAULT
-from spiketriage.readers.telemetry.native import read_segment
-from spiketriage.readers.telemetry.tensorboard import read as read_tensorboard
-from spiketriage.train.alerts import Alert, Alerts, Command, Webhook, read_spool
-from spiketriage.train.mirrors import Mirrors, Prometheus, TensorBoard
-from spiketriage.train.recorder import Recorder
+from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.series.names import DEFAULT
+from spiketriage.readers.telemetry.stores.tensorboard import read as read_tensorboard
+from spiketriage.train.recording.alerts import Alert, Alerts, Command, Webhook, read_spool
+from spiketriage.train.recording.mirrors import Mirrors, Prometheus, TensorBoard
+from spiketriage.train.recording.recorder import Recorder
 
 
 class Server(HTTPServer):
@@ -60,14 +63,24 @@ def until(holds: Callable[[], object]) -> None:
 
 
 def loss_alert(**fields: Any) -> Alert:
-    given = {"severity": "error", "key": "loss", "summary": "loss is NaN", "step": 7, "value": float("nan")}
+    given = {
+        "severity": "error",
+        "key": "loss",
+        "summary": "loss is NaN",
+        "step": 7,
+        "value": float("nan"),
+    }
     return Alert(**{**given, **fields})
 
 
 def test_a_webhook_gets_what_happened_and_what_to_type() -> None:
     with serving() as (server, url):
         alerts = Alerts([Webhook(url)])
-        alerts.alert(loss_alert(run="r1", metric="loss/mean", threshold=4.0, next_command="spiketriage triage r1"))
+        alerts.alert(
+            loss_alert(
+                run="r1", metric="loss/mean", threshold=4.0, next_command="spiketriage triage r1"
+            )
+        )
         alerts.alert(loss_alert(severity="info", key="other"))  # below the least severity
         alerts.close()
     (sent,) = server.taken
@@ -76,10 +89,16 @@ def test_a_webhook_gets_what_happened_and_what_to_type() -> None:
     assert alerts.num_dropped == 0
 
 
-def test_one_key_is_told_once_a_cool_down_and_then_says_how_many_it_held_back(tmp_path: Path) -> None:
+def test_one_key_is_told_once_a_cool_down_and_then_says_how_many_it_held_back(
+    tmp_path: Path,
+) -> None:
     now_s = [0.0]
     out = tmp_path / "out"
-    alerts = Alerts([Command(["sh", "-c", f"cat >> {out}; echo >> {out}"])], cooldown_s=60, clock=lambda: now_s[0])
+    alerts = Alerts(
+        [Command(["sh", "-c", f"cat >> {out}; echo >> {out}"])],
+        cooldown_s=60,
+        clock=lambda: now_s[0],
+    )
     for moment in (0, 1, 59, 61, 62):
         now_s[0] = moment
         alerts.alert(loss_alert(step=moment))
@@ -93,7 +112,9 @@ def test_one_key_is_told_once_a_cool_down_and_then_says_how_many_it_held_back(tm
     ]
 
 
-def test_what_does_not_arrive_is_spooled_and_arrives_later_from_another_process_too(tmp_path: Path) -> None:
+def test_what_does_not_arrive_is_spooled_and_arrives_later_from_another_process_too(
+    tmp_path: Path,
+) -> None:
     spool = tmp_path / "spool"
     with serving() as (server, url):
         server.status = 500
@@ -117,9 +138,13 @@ def test_without_a_spool_a_lost_alert_is_counted(tmp_path: Path) -> None:
     assert alerts.num_dropped == 1
 
 
-def test_a_recorded_nan_is_told_unless_a_guard_judged_it_or_a_loss_scaler_skips_it(tmp_path: Path) -> None:
+def test_a_recorded_nan_is_told_unless_a_guard_judged_it_or_a_loss_scaler_skips_it(
+    tmp_path: Path,
+) -> None:
     out = tmp_path / "out"
-    alerts = Alerts([Command(["sh", "-c", f"cat >> {out}; echo >> {out}"])], look_every_s=0.01, cooldown_s=0)
+    alerts = Alerts(
+        [Command(["sh", "-c", f"cat >> {out}; echo >> {out}"])], look_every_s=0.01, cooldown_s=0
+    )
     with Recorder(tmp_path, rank=3, identity=IDENTITY, patience_s=60) as recorder:
         alerts.watch(recorder, run="r1", next_command="spiketriage triage r1")
         for number in (1, 2, 3, 4):
@@ -135,7 +160,12 @@ def test_a_recorded_nan_is_told_unless_a_guard_judged_it_or_a_loss_scaler_skips_
         until(out.exists)
     alerts.close()
     (sent,) = [json.loads(line) for line in out.read_text().splitlines()]
-    assert (sent["severity"], sent["key"], sent["step"], sent["rank"]) == ("error", "nonfinite/3", 4, 3)
+    assert (sent["severity"], sent["key"], sent["step"], sent["rank"]) == (
+        "error",
+        "nonfinite/3",
+        4,
+        3,
+    )
     assert sent["summary"] == "rank 3: step 4 has a NaN or Inf: local_gradient w, loss/sum"
     assert (sent["run"], sent["next_command"]) == ("r1", "spiketriage triage r1")
 
@@ -181,7 +211,9 @@ class Broken(Stuck):
 
 
 @pytest.mark.parametrize("kind", [Stuck, Broken])
-def test_a_mirror_that_hangs_or_fails_loses_points_and_the_file_counts_them(tmp_path: Path, kind: type[Stuck]) -> None:
+def test_a_mirror_that_hangs_or_fails_loses_points_and_the_file_counts_them(
+    tmp_path: Path, kind: type[Stuck]
+) -> None:
     target = kind()
     mirrors = Mirrors([target], max_waiting=2)
     with Recorder(tmp_path, rank=0, identity=IDENTITY, mirror=mirrors, patience_s=60) as recorder:
@@ -192,6 +224,9 @@ def test_a_mirror_that_hangs_or_fails_loses_points_and_the_file_counts_them(tmp_
                 until(lambda: mirrors.num_dropped == number)  # noqa: B023 asked in this round only
     target.go.set()
     mirrors.close()
-    lost = [record.metrics["recorder/num_mirror_dropped"] for record in read_segment(recorder.path).steps]
+    lost = [
+        record.metrics["recorder/num_mirror_dropped"]
+        for record in read_segment(recorder.path).steps
+    ]
     assert lost == ([0, 0, 0, 1, 2, 3, 4] if kind is Stuck else [0, 1, 2, 3, 4, 5, 6])
     assert target.seen == ([1, 2] if kind is Stuck else [])

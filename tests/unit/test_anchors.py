@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiketriage.diagnosis.anchors import select_anchors
-from spiketriage.records import GenerationFacts
+from spiketriage.nouns.checkpoint import GenerationFacts
 
 
 def generation(step, *, complete=True, problems=(), nonfinite=()):

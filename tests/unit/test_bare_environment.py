@@ -1,7 +1,7 @@
 """The training side where nothing but torch and what it needs, numpy, xxhash and safetensors is installed.
 
-A folder of links to these distributions alone stands in for site-packages, and Python starts with `-I -S`: what is not
-linked is not there. Nothing is patched.
+A folder of links to these distributions alone stands in for site-packages, and Python starts with
+`-I -S`: what is not linked is not there. Nothing is patched.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import pytest
 from bare_loop import BAD_STEP, NUM_STEPS
 from recording import ROOT
 
-from spiketriage.readers.telemetry.native import read_segment
+from spiketriage.readers.telemetry.run.native import read_segment
 
 ALLOWED = ("torch", "numpy", "xxhash", "safetensors")
-# torch itself asks for jinja2, for the templates of its compiler; the training side must not need even that.
+# torch itself asks for jinja2, for the templates of its compiler; the training side must not need
+# even that.
 ABSENT = ("duckdb", "typer", "rich", "pyarrow", "pydantic", "jinja2", "blake3", "pytest")
 LOOP = ROOT / "tests" / "bare_loop.py"
 
@@ -64,15 +65,32 @@ def bare(tmp_path: Path) -> Path:
 def test_the_training_side_records_guards_saves_and_loads_with_torch_and_numpy_alone(
     bare: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-I", "-S", "-W", "error", str(LOOP), str(bare), str(tmp_path / "run"), *ABSENT]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-W",
+        "error",
+        str(LOOP),
+        str(bare),
+        str(tmp_path / "run"),
+        *ABSENT,
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["absent"] == list(ABSENT)
     modules = (ROOT / "spiketriage" / "train").rglob("*.py")
-    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in modules}
+    names = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in modules
+    }
     assert set(told["imported"]) == names
-    assert told["actions"] == ["skip" if number == BAD_STEP else "none" for number in range(1, NUM_STEPS + 1)]
+    assert told["actions"] == [
+        "skip" if number == BAD_STEP else "none" for number in range(1, NUM_STEPS + 1)
+    ]
     assert told["is_same"] is True
     installed = [path for path in sys.path if path.endswith("site-packages")]
     assert installed

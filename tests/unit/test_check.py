@@ -16,7 +16,7 @@ from spiketriage.diagnosis.anchors import select_anchors
 from spiketriage.diagnosis.checks import CHECKS
 from spiketriage.errors import RefusedError
 from spiketriage.incident import store
-from spiketriage.records import Link
+from spiketriage.nouns.telemetry import Link
 from spiketriage.runbook import check, freeze
 
 ARGV = ["spiketriage", "check"]
@@ -60,16 +60,26 @@ def test_a_fault_before_the_spike_moves_onset_and_known_good_but_not_the_suspect
     assert result.lines[0].startswith("onset moved from step 115 to step 81: restored-params")
     assert result.next_commands == (f"spiketriage replay {run}",)
     dossier = store.find(run, incidents=None, wanted=None).dossier()
-    assert {finding.name for finding in dossier.findings} >= {"restored-params", "ids", "content-profile"}
+    assert {finding.name for finding in dossier.findings} >= {
+        "restored-params",
+        "ids",
+        "content-profile",
+    }
     assert (dossier.journal[-1].exit_code, dossier.journal[-1].argv) == (1, "spiketriage check")
 
 
-def test_without_a_spike_the_first_anomaly_becomes_the_suspect_and_a_second_check_finds_the_same(tmp_path):
+def test_without_a_spike_the_first_anomaly_becomes_the_suspect_and_a_second_check_finds_the_same(
+    tmp_path,
+):
     run = frozen(tmp_path, rotten_document="doc-3")
     first = checked(run)
     kept = anchors(run)
     # doc-3 is used at the first step from 100 on where (3 * step + 4 * rank + 0 or 1) % 8 is 3
-    expected = next(s for s in range(100, 121) if any((3 * s + 4 * r + i) % 8 == 3 for r in (0, 1) for i in (0, 1)))
+    expected = next(
+        s
+        for s in range(100, 121)
+        if any((3 * s + 4 * r + i) % 8 == 3 for r in (0, 1) for i in (0, 1))
+    )
     assert (kept.onset, kept.suspect) == (expected, expected)
     assert f"step {expected} is the first finding" in first.lines
     again = checked(run)
@@ -80,15 +90,23 @@ def test_without_a_spike_the_first_anomaly_becomes_the_suspect_and_a_second_chec
 
 def test_the_worst_lines_come_first(tmp_path):
     result = checked(frozen(tmp_path, nan_at=100))
-    words = [line[:13].strip() for line in result.lines if line[:13].strip() in check.ORDER or "context" in line[:13]]
+    words = [
+        line[:13].strip()
+        for line in result.lines
+        if line[:13].strip() in check.ORDER or "context" in line[:13]
+    ]
     assert words[0] == "nonfinite"
-    ranks = [{"nonfinite": 0, "differs": 1, "context": 2, "not testable": 3}[word] for word in words]
+    ranks = [
+        {"nonfinite": 0, "differs": 1, "context": 2, "not testable": 3}[word] for word in words
+    ]
     assert ranks == sorted(ranks)
 
 
 def test_a_missing_rank_and_a_torn_tail_are_said_and_nothing_is_lost(tmp_path):
     lost = checked(frozen(tmp_path / "a", missing_rank=1))
-    assert any("ranks-counters" in line and "telemetry of rank 1 is missing" in line for line in lost.lines)
+    assert any(
+        "ranks-counters" in line and "telemetry of rank 1 is missing" in line for line in lost.lines
+    )
     torn = checked(frozen(tmp_path / "b", torn_bytes=500))
     assert torn.exit_code == 0
     assert any(line.startswith("note: rank-00001.attempt-001.seg") for line in torn.lines)
@@ -143,7 +161,8 @@ def test_check_never_loads_torch(tmp_path):
     run = frozen(tmp_path)
     program = (
         "import sys; from pathlib import Path; from spiketriage.runbook import check;"
-        f"check.run(Path({str(run)!r}), incidents=None, incident=None, argv=['spiketriage', 'check']);"
+        f"check.run(Path({str(run)!r}), incidents=None, incident=None, "
+        "argv=['spiketriage', 'check']);"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

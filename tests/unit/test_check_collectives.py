@@ -1,4 +1,7 @@
-"""The check `collectives`: what real flight-recorder dumps show once frozen, and nothing where there is none."""
+"""The check `collectives`.
+
+What real flight-recorder dumps show once frozen, and nothing where there is none.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from synthetic_view import SyntheticRun
 from spiketriage.diagnosis.cause import ASIDE
 from spiketriage.diagnosis.checks import collectives
 from spiketriage.diagnosis.view import RankDumps
+from spiketriage.evidence.frozen import load_view
+from spiketriage.evidence.rank_dumps import rank_dumps
 from spiketriage.incident import store
 from spiketriage.readers.events.desync import first_disagreement
 from spiketriage.readers.settings import read_settings
-from spiketriage.runbook import check, freeze, inspect
-from spiketriage.runbook.evidence import load_view
-from spiketriage.runbook.rank_dumps import rank_dumps
+from spiketriage.runbook import check, freeze
+from spiketriage.tools import inspect
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 EVENTS = FIXTURES / "events"
@@ -29,9 +33,14 @@ def quiet(monkeypatch):
 
 
 def run_with(folder, **dumps):
-    """A run that somebody else's trainer left: a healthy log, and flight-recorder dumps in folders."""
+    """A run that somebody else's trainer left.
+
+    A healthy log, and flight-recorder dumps in folders.
+    """
     folder.mkdir()
-    (folder / "log.csv").write_text("step,loss\n" + "".join(f"{step},{2 - step / 100}\n" for step in range(1, 60)))
+    (folder / "log.csv").write_text(
+        "step,loss\n" + "".join(f"{step},{2 - step / 100}\n" for step in range(1, 60))
+    )
     for name, fixture in dumps.items():
         shutil.copytree(EVENTS / fixture, folder / name)
     return folder
@@ -60,8 +69,13 @@ def test_a_frozen_desync_names_the_all_reduce_that_rank_1_left_out(tmp_path):
 
     view = load_view(store.find(run, incidents=None, wanted=None), read_settings(run))
     seen = [(one.folder, one.num_dumps, one.disagreement is not None) for one in view.dumps]
-    assert seen == [("first", 2, False), ("second", 2, True)]  # two moments, not compared with each other
-    (run / "first" / "aaa.log").write_text("[  1.0] NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off\n")
+    assert seen == [
+        ("first", 2, False),
+        ("second", 2, True),
+    ]  # two moments, not compared with each other
+    (run / "first" / "aaa.log").write_text(
+        "[  1.0] NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off\n"
+    )
     again = load_view(store.find(run, incidents=None, wanted=None), read_settings(run))
     assert again.dumps == view.dumps  # what the run gains after the freeze changes nothing
 
@@ -78,7 +92,9 @@ def test_without_dumps_there_is_no_finding(tmp_path):
     assert collectives.run(SyntheticRun().view()) == ()
 
 
-@pytest.mark.parametrize(("fixture", "told"), [("fr_healthy", "one rank only"), ("fr_desync", "rank 1: left no dump")])
+@pytest.mark.parametrize(
+    ("fixture", "told"), [("fr_healthy", "one rank only"), ("fr_desync", "rank 1: left no dump")]
+)
 def test_one_rank_alone_proves_nothing(tmp_path, fixture, told):
     shutil.copy(EVENTS / fixture / "trace_rank_0", tmp_path)
     view = replace(SyntheticRun().view(), dumps=rank_dumps(tmp_path))
@@ -91,7 +107,9 @@ def test_the_odd_one_of_three_is_named_as_the_place(tmp_path):
     found = first_disagreement(EVENTS / "fr_desync")
     most, odd = found.versions
     three = replace(found, versions=(replace(most, ranks=(0, 2)), odd))
-    view = replace(SyntheticRun().view(), dumps=(RankDumps(folder="d", num_dumps=3, disagreement=three),))
+    view = replace(
+        SyntheticRun().view(), dumps=(RankDumps(folder="d", num_dumps=3, disagreement=three),)
+    )
     (finding,) = collectives.run(view)
     assert (finding.where.rank, finding.magnitude) == (1, 1.0)
 

@@ -1,4 +1,7 @@
-"""Checks over the step chain: ranks, reduction, continuity, finiteness, metrics, each with a fault."""
+"""Checks over the step chain.
+
+Ranks, reduction, continuity, finiteness, metrics, each with a fault.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,26 @@ from spiketriage.diagnosis.checks import (
     rank_agreement,
     reduction,
 )
-from spiketriage.records import Link
+from spiketriage.nouns.telemetry import Link
 
 SEEDS = range(6)
 NAMES = {
     *("ranks-counters", "ranks-params-before", "ranks-reduced-gradient", "ranks-optimizer"),
-    *("ranks-params-after", "reduction", "continuity", "finiteness", "metric-consistency", "lr-schedule"),
-    *("hyperparameters", "code-identity", "config-identity", "restored-params", "restored-optimizer"),
+    *(
+        "ranks-params-after",
+        "reduction",
+        "continuity",
+        "finiteness",
+        "metric-consistency",
+        "lr-schedule",
+    ),
+    *(
+        "hyperparameters",
+        "code-identity",
+        "config-identity",
+        "restored-params",
+        "restored-optimizer",
+    ),
     *(
         "restored-scheduler",
         "restored-rng",
@@ -62,7 +78,12 @@ def test_every_check_survives_a_run_that_recorded_nothing_but_numbers():
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_weight_that_changes_in_memory_is_named_by_step_tensor_and_rank(seed):
     draw = random.Random(seed)
-    run, step, rank, tensor = SyntheticRun(), draw.randint(41, 79), draw.randint(0, 1), draw.choice(TENSORS)
+    run, step, rank, tensor = (
+        SyntheticRun(),
+        draw.randint(41, 79),
+        draw.randint(0, 1),
+        draw.choice(TENSORS),
+    )
     _corrupt_from(run, rank, step, tensor)
     found = only(continuity.run(run.view()), "continuity")
     assert (found.outcome, found.where.step, found.where.key, found.where.rank) == (
@@ -108,7 +129,9 @@ def test_a_rank_that_keeps_its_own_gradient_is_named(seed):
     draw = random.Random(seed)
     run, step, rank = SyntheticRun(), draw.randint(2, 79), draw.randint(0, 1)
     for tensor in TENSORS:
-        run.digest(rank, step, "reduced_gradient", tensor, raw("local_gradient", tensor, step, rank))
+        run.digest(
+            rank, step, "reduced_gradient", tensor, raw("local_gradient", tensor, step, rank)
+        )
         for stage in ("optimizer", "params_after"):
             run.digest(rank, step, stage, tensor, raw("went its own way", stage, tensor))
     found = only(reduction.run(run.view()), "reduction")
@@ -180,7 +203,12 @@ def test_missing_telemetry_of_a_rank_leaves_rank_agreement_untested_and_says_so(
     [
         (lambda run: run.metric(1, 33, tokens__total=7.0), 33),
         (lambda run: run.steps.pop((1, 1, 55)), 55),
-        (lambda run: run.loads.__setitem__(1, replace(run.loads[1], generation="step-000020", step=20)), 21),
+        (
+            lambda run: run.loads.__setitem__(
+                1, replace(run.loads[1], generation="step-000020", step=20)
+            ),
+            21,
+        ),
     ],
     ids=["tokens", "missing step", "other generation"],
 )
@@ -208,7 +236,11 @@ def test_the_first_nonfinite_link_in_chain_order_is_named(seed):
         for each in (0, 1):
             run.change(each, later, nonfinite=(Link("params_before", TENSORS[0]),))
     found = only(finiteness.run(run.view()), "finiteness")
-    assert (found.outcome, found.where.step, found.where.stage) == ("nonfinite", step, "local_gradient")
+    assert (found.outcome, found.where.step, found.where.stage) == (
+        "nonfinite",
+        step,
+        "local_gradient",
+    )
     assert (found.where.key, found.where.rank, found.magnitude) == (gradient.key, rank, 81 - step)
 
 
@@ -245,7 +277,10 @@ def test_a_nonfinite_metric_with_a_nonfinite_link_or_without_a_next_step_is_no_a
     followed = SyntheticRun()
     followed.metric(0, 70, grad__norm=math.nan)
     followed.change(1, 71, nonfinite=(Link("params_before", TENSORS[0]),))
-    assert only(metric_consistency.run(followed.view()), "metric-consistency").outcome == "not testable"
+    assert (
+        only(metric_consistency.run(followed.view()), "metric-consistency").outcome
+        == "not testable"
+    )
 
 
 def _corrupt_from(run: SyntheticRun, rank: int, step: int, tensor: str) -> None:

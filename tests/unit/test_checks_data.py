@@ -1,4 +1,7 @@
-"""Checks of what was consumed: content, ids, the mix of sources, and the look of bytes on real shards."""
+"""Checks of what was consumed.
+
+Content, ids, the mix of sources, and the look of bytes on real shards.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 from synthetic_view import SyntheticRun, only, raw
 
 from spiketriage.diagnosis.checks import composition, consumed_content, content_profile, ids
-from spiketriage.records import Document
+from spiketriage.nouns.data import Document
 
 SEEDS = range(6)
 SUSPECT = 61
@@ -108,7 +111,10 @@ def test_a_step_full_of_a_rare_source_is_unusual_and_other_steps_are_not(seed):
 def test_composition_needs_a_suspect_an_index_and_enough_steps():
     run = SyntheticRun()
     assert only(composition.run(run.view()), "composition").summary == "no suspect step"
-    assert only(composition.run(run.view(suspect=50, index=False)), "composition").outcome == "not testable"
+    assert (
+        only(composition.run(run.view(suspect=50, index=False)), "composition").outcome
+        == "not testable"
+    )
     short = SyntheticRun()
     short.steps = {key: record for key, record in short.steps.items() if 30 < key[2] < 50}
     found = only(composition.run(short.view(suspect=45)), "composition")

@@ -1,4 +1,6 @@
-"""Checks on what other people's runs stored and logged: what accuses, what is context, what says nothing.
+"""Checks on what other people's runs stored and logged.
+
+What accuses, what is context, what says nothing.
 
 It works on hand-made evidence and opens no run.
 """
@@ -12,15 +14,30 @@ import numpy as np
 import pytest
 from synthetic_view import SyntheticRun
 
-from spiketriage.diagnosis.checks import series_trust, stored_finiteness, stored_steps, stored_values, system_events
+from spiketriage.diagnosis.checks import (
+    series_trust,
+    stored_finiteness,
+    stored_steps,
+    stored_values,
+    system_events,
+)
 from spiketriage.diagnosis.view import View
-from spiketriage.facts import Event, LogFacts, Series
+from spiketriage.nouns.checkpoint import GenerationFacts
+from spiketriage.nouns.telemetry import Event, LogFacts, Series
 from spiketriage.readers import events
-from spiketriage.readers.telemetry.lineage import Telemetry
-from spiketriage.records import GenerationFacts
+from spiketriage.readers.telemetry.run.lineage import Telemetry
 
-XID = Event(kind="xid", severity="fatal", sentence="Xid 79", source="dmesg.log", device="0000:9b:00", code=79)
-DIED = Event(kind="worker-failure", severity="error", sentence="rank 3 died", source="out.log", rank=3)
+XID = Event(
+    kind="xid",
+    severity="fatal",
+    sentence="Xid 79",
+    source="dmesg.log",
+    device="0000:9b:00",
+    code=79,
+)
+DIED = Event(
+    kind="worker-failure", severity="error", sentence="rank 3 died", source="out.log", rank=3
+)
 
 
 def series(**more: object) -> Series:
@@ -30,7 +47,9 @@ def series(**more: object) -> Series:
     )  # fmt: skip
 
 
-def view(*found: Event, log: Series | None = None, generations: tuple[GenerationFacts, ...] = ()) -> View:
+def view(
+    *found: Event, log: Series | None = None, generations: tuple[GenerationFacts, ...] = ()
+) -> View:
     own = SyntheticRun().view()
     logs = () if log is None else (LogFacts(format="x", path=Path("log"), series=(log,)),)
     telemetry = Telemetry(segments=(), problems=(), logs=logs)
@@ -62,7 +81,9 @@ def test_without_a_severe_event_it_agrees_and_without_any_it_says_nothing_was_th
 
 
 def test_every_kind_of_device_error_is_one_that_a_reader_gives() -> None:
-    text = "".join(path.read_text(encoding="utf-8") for path in Path(str(events.__file__)).parent.glob("*.py"))
+    text = "".join(
+        path.read_text(encoding="utf-8") for path in Path(str(events.__file__)).parent.glob("*.py")
+    )
     assert [kind for kind in system_events.HARDWARE if f'"{kind}"' not in text] == []
 
 
@@ -77,12 +98,17 @@ def test_a_series_that_cannot_be_believed_is_context() -> None:
 
 
 def test_what_is_stored_is_finite_of_one_step_and_possible() -> None:
-    good, bad = generation(4, stated_steps={"name": 4, "optimizer": 4}), generation(6, nonfinite=("w: 3 NaN",))
+    good, bad = (
+        generation(4, stated_steps={"name": 4, "optimizer": 4}),
+        generation(6, nonfinite=("w: 3 NaN",)),
+    )
     assert stored_finiteness.run(view(generations=(good,)))[0].outcome == "agrees"
     (nan,) = stored_finiteness.run(view(generations=(good, bad)))
     assert (nan.outcome, nan.where.step, nan.where.path) == ("nonfinite", 6, "checkpoint-6")
     assert stored_steps.run(view(generations=(good,)))[0].outcome == "agrees"
-    (mixed,) = stored_steps.run(view(generations=(generation(8, stated_steps={"name": 8, "optimizer": 6}),)))
+    (mixed,) = stored_steps.run(
+        view(generations=(generation(8, stated_steps={"name": 8, "optimizer": 6}),))
+    )
     assert mixed.outcome == "differs"
     assert "checkpoint-8" in mixed.summary
     (odd,) = stored_values.run(view(generations=(good, generation(5, odd=("v: negative",)))))

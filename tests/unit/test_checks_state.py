@@ -28,7 +28,9 @@ SEEDS = range(6)
 def test_the_schedule_is_the_one_that_torch_computes():
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.AdamW([parameter], lr=2e-3)
-    warm = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1 / 25, end_factor=1.0, total_iters=24)
+    warm = torch.optim.lr_scheduler.LinearLR(
+        optimizer, start_factor=1 / 25, end_factor=1.0, total_iters=24
+    )
     cool = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=275, eta_min=1e-4)
     both = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, cool], milestones=[24])
     schedule = {
@@ -39,7 +41,9 @@ def test_the_schedule_is_the_one_that_torch_computes():
         "total_steps": 300,
     }
     for step in range(1, 300):
-        assert lr_schedule.scheduled_lr(schedule, step) == pytest.approx(both.get_last_lr()[0], rel=1e-9), step
+        assert lr_schedule.scheduled_lr(schedule, step) == pytest.approx(
+            both.get_last_lr()[0], rel=1e-9
+        ), step
         optimizer.step()
         both.step()
 
@@ -97,7 +101,13 @@ def test_an_unknown_schedule_is_not_passed():
 
 @pytest.mark.parametrize(
     ("metric", "value"),
-    [("eps", 1e-3), ("beta2", 0.5), ("weight_decay", 0.0), ("clip__threshold", 1e9), ("beta1", float("nan"))],
+    [
+        ("eps", 1e-3),
+        ("beta2", 0.5),
+        ("weight_decay", 0.0),
+        ("clip__threshold", 1e9),
+        ("beta1", float("nan")),
+    ],
 )
 def test_a_hyperparameter_as_applied_is_compared_with_the_manifest(metric, value):
     run = SyntheticRun()
@@ -105,7 +115,12 @@ def test_a_hyperparameter_as_applied_is_compared_with_the_manifest(metric, value
         run.metric(1, step, **{metric: value})
     found = only(hyperparameters.run(run.view()), "hyperparameters")
     name = metric.replace("__", "/")
-    assert (found.outcome, found.where.step, found.where.key, found.where.rank) == ("differs", 47, name, 1)
+    assert (found.outcome, found.where.step, found.where.key, found.where.rank) == (
+        "differs",
+        47,
+        name,
+        1,
+    )
     assert found.seen == f"{name}={value}"
 
 
@@ -123,7 +138,9 @@ def test_hyperparameters_as_stated_are_compared_and_every_field_is_named():
 def test_a_change_of_code_is_context_and_a_change_of_config_is_judged():
     run = SyntheticRun()
     for rank in (0, 1):
-        run.identities[1, rank] = replace(run.identities[1, rank], code_digest="new", config_digest="other")
+        run.identities[1, rank] = replace(
+            run.identities[1, rank], code_digest="new", config_digest="other"
+        )
     findings = code_identity.run(run.view())
     code, config = only(findings, "code-identity"), only(findings, "config-identity")
     assert (code.outcome, code.judged, code.where.step) == ("differs", False, 41)
@@ -135,7 +152,10 @@ def test_a_change_of_code_is_context_and_a_change_of_config_is_judged():
 def test_foreign_state_after_a_load_is_traced_to_its_generation(seed):
     draw = random.Random(seed)
     run, rank = SyntheticRun(), draw.randint(0, 1)
-    field, origin = draw.choice(["params", "optimizer", "scheduler", "rng", "cursor"]), draw.choice([20, 60])
+    field, origin = (
+        draw.choice(["params", "optimizer", "scheduler", "rng", "cursor"]),
+        draw.choice([20, 60]),
+    )
     load = run.loads[rank]
     fields = {**load.fields, field: state_fields(origin, rank)[field]}
     tensors = {**load.tensors, field: state_tensors(origin).get(field, {})}
@@ -167,7 +187,9 @@ def test_the_cursor_of_another_rank_is_recognised():
     run = SyntheticRun()
     fields = {**run.loads[0].fields, "cursor": state_fields(40, 1)["cursor"]}
     run.loads[0] = replace(run.loads[0], fields=fields)
-    assert "rank 1 of step-000040" in only(restored_state.run(run.view()), "restored-cursor").summary
+    assert (
+        "rank 1 of step-000040" in only(restored_state.run(run.view()), "restored-cursor").summary
+    )
 
 
 def test_a_load_without_its_manifest_is_not_passed():

@@ -46,7 +46,8 @@ ERRORS = [
 def start(body: str, *words: str, **streams: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", GUARDED.format(body=body), *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment(), **streams}
-    # A test command started in the background hands an ignored SIGINT down; a person's terminal never does.
+    # A test command started in the background hands an ignored SIGINT down; a person's terminal
+    # never does.
     return subprocess.Popen(command, text=True, preexec_fn=_hear_interrupts, **pipes)
 
 
@@ -68,7 +69,9 @@ def result(*lines: str, code: int = 0, data: str = "{}", as_json: bool = False) 
 def test_an_error_of_ours_is_a_sentence_a_hint_and_its_exit_code(
     kind: type[errors.SpiketriageError], code: str, exit_code: int
 ) -> None:
-    body = f'raise errors.{kind.__name__}("step 7: expected a, found b", hint="spiketriage hash run")'
+    body = (
+        f'raise errors.{kind.__name__}("step 7: expected a, found b", hint="spiketriage hash run")'
+    )
     assert guarded(body, "check", "run") == (
         exit_code,
         "",
@@ -84,7 +87,11 @@ def test_an_error_of_ours_is_a_sentence_a_hint_and_its_exit_code(
         "incident": "",
         "data": {},
         "next": ["spiketriage hash run"],
-        "error": {"code": code, "message": "step 7: expected a, found b", "hint": "spiketriage hash run"},
+        "error": {
+            "code": code,
+            "message": "step 7: expected a, found b",
+            "hint": "spiketriage hash run",
+        },
     }
 
 
@@ -95,17 +102,23 @@ def test_every_error_class_has_a_case_here() -> None:
             yield from below(child)
 
     tested = {kind for kind, _, _ in ERRORS}
-    in_training = {errors.GuardStopError, errors.AgreementError}  # raised in the job, which no command of ours is
+    in_training = {
+        errors.GuardStopError,
+        errors.AgreementError,
+    }  # raised in the job, which no command of ours is
     special = {errors.CorruptFileError, errors.CutArchiveError}
     assert set(below(errors.SpiketriageError)) - tested == special | in_training
 
 
 def test_a_bug_keeps_its_traceback_in_a_file(tmp_path: Path) -> None:
-    code, out, err = guarded("return 1 / 0", "check", env={**environment(), "TMPDIR": str(tmp_path)})
+    code, out, err = guarded(
+        "return 1 / 0", "check", env={**environment(), "TMPDIR": str(tmp_path)}
+    )
     assert (code, out) == (70, "")
     (kept,) = tmp_path.glob("spiketriage-traceback-*.txt")
     assert err == (
-        f"this is a bug in spiketriage: ZeroDivisionError: division by zero\nthe traceback is kept in {kept}\n"
+        "this is a bug in spiketriage: ZeroDivisionError: division by zero\nthe traceback "
+        f"is kept in {kept}\n"
     )
     story = kept.read_text(encoding="utf-8")
     assert "spiketriage check\n" in story
@@ -113,7 +126,8 @@ def test_a_bug_keeps_its_traceback_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "what"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+    ("number", "code", "what"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
 )
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_signal_cleans_up_and_names_the_same_command(
@@ -137,19 +151,27 @@ def test_a_signal_cleans_up_and_names_the_same_command(
     assert err == f"cleaned\n{message}\n\nnext: {again}\n"
     if as_json:
         envelope = json.loads(out)
-        assert (envelope["exit"], envelope["error"]["code"], envelope["next"]) == (code, what, [again])
+        assert (envelope["exit"], envelope["error"]["code"], envelope["next"]) == (
+            code,
+            what,
+            [again],
+        )
 
 
 def test_a_full_disk_is_a_sentence_and_not_a_bug(tmp_path: Path) -> None:
     body = 'raise OSError(28, "No space left on device", "/mnt/incident.duckdb")'
     assert guarded(body, "freeze")[::2] == (
         6,
-        "the disk is full: /mnt/incident.duckdb could not be written; what was recorded before stands\n"
+        "the disk is full: /mnt/incident.duckdb could not be written; what was recorded "
+        "before stands\n"
         "\nhint: df -h /mnt\n",
     )
     with open("/dev/full", "w") as full:
         code, _, err = guarded(result("a line"), "check", stdout=full)
-    assert (code, err.partition(";")[0]) == (6, "the disk is full: standard output could not be written")
+    assert (code, err.partition(";")[0]) == (
+        6,
+        "the disk is full: standard output could not be written",
+    )
 
 
 def test_a_reader_that_leaves_changes_nothing() -> None:
@@ -196,7 +218,11 @@ def test_nonfinite_numbers_are_strings_in_json() -> None:
 def test_colour_on_a_terminal_only_and_never_with_no_color() -> None:
     for extra, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
         shown, terminal = os.openpty()
-        env = {**{k: v for k, v in environment().items() if k != "NO_COLOR"}, "TERM": "xterm", **extra}
+        env = {
+            **{k: v for k, v in environment().items() if k != "NO_COLOR"},
+            "TERM": "xterm",
+            **extra,
+        }
         code, _, err = guarded(result("rank 1 differs"), stdout=terminal, env=env)
         os.close(terminal)
         text = os.read(shown, 10_000).decode()
@@ -212,12 +238,18 @@ def test_colour_on_a_terminal_only_and_never_with_no_color() -> None:
         (["chek"], 2, "Did you mean 'check'?\n\nhint: spiketriage --help"),
         (["check", "--jsn"], 2, "--json)\n\nhint: spiketriage check --help"),
         (["replay", "--repeats", "0"], 2, "hint: spiketriage replay --help"),
-        (["rehearse", "score", "--seeds", "a"], 2, "hint: spiketriage rehearse score --seeds 11,12,13"),
+        (
+            ["rehearse", "score", "--seeds", "a"],
+            2,
+            "hint: spiketriage rehearse score --seeds 11,12,13",
+        ),
         (["rehearse"], 2, "`spiketriage rehearse list`"),
         (["status"], 2, "holds spiketriage.toml\n\nhint: spiketriage status RUN"),
     ],
 )
-def test_a_wrong_command_line_says_what_to_type(tmp_path: Path, words: list[str], code: int, said: str) -> None:
+def test_a_wrong_command_line_says_what_to_type(
+    tmp_path: Path, words: list[str], code: int, said: str
+) -> None:
     done = call(*words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
@@ -226,12 +258,28 @@ def test_a_wrong_command_line_says_what_to_type(tmp_path: Path, words: list[str]
 
 
 @pytest.mark.parametrize(
-    "command", ["triage", "freeze", "hash", "check", "replay", "branch", "bisect", "report", "status", "verify", "sql"]
+    "command",
+    [
+        "triage",
+        "freeze",
+        "hash",
+        "check",
+        "replay",
+        "branch",
+        "bisect",
+        "report",
+        "status",
+        "verify",
+        "sql",
+    ],
 )
 def test_a_folder_that_is_no_run_reads_the_same_everywhere(tmp_path: Path, command: str) -> None:
     words = [command, "FROM facts"] if command == "sql" else [command]
     done = call(*words, "absent", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (4, f"{tmp_path / 'absent'}: there is no such run folder\n")
+    assert (done.returncode, done.stderr) == (
+        4,
+        f"{tmp_path / 'absent'}: there is no such run folder\n",
+    )
 
 
 def test_the_hint_for_a_folder_without_settings_makes_a_run_of_it(tmp_path: Path) -> None:
@@ -241,7 +289,9 @@ def test_the_hint_for_a_folder_without_settings_makes_a_run_of_it(tmp_path: Path
     assert done.returncode == 4
     hint = done.stderr.partition("hint: ")[2]
     subprocess.run(["bash", "-c", hint], check=True, cwd="/")
-    assert (tmp_path / "my run" / "spiketriage.toml").read_text() == 'schema = 1\n[run]\nid = "my run"\n'
+    assert (
+        tmp_path / "my run" / "spiketriage.toml"
+    ).read_text() == 'schema = 1\n[run]\nid = "my run"\n'
     assert call("status", "my run", cwd=tmp_path).returncode == 0
 
 
@@ -268,7 +318,9 @@ def hints() -> Iterator[tuple[str, str]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             named = isinstance(node, ast.keyword) and node.arg == "hint"
             named |= isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "hint"
-            text = _filled(node.value) if named and isinstance(node, ast.keyword | ast.Assign) else ""
+            text = (
+                _filled(node.value) if named and isinstance(node, ast.keyword | ast.Assign) else ""
+            )
             if text.startswith("spiketriage ") and text.split()[1] != "7":
                 yield f"{path.relative_to(ROOT)}:{node.value.lineno}", text  # type: ignore[attr-defined]
 
@@ -278,7 +330,9 @@ def _filled(node: ast.expr | None) -> str:
         return node.value
     if isinstance(node, ast.JoinedStr):
         return "".join(_filled(part) for part in node.values)
-    return "7" if isinstance(node, ast.FormattedValue) else ""  # good for a path, a name and a number
+    return (
+        "7" if isinstance(node, ast.FormattedValue) else ""
+    )  # good for a path, a name and a number
 
 
 def test_every_hint_can_be_pasted() -> None:

@@ -1,4 +1,7 @@
-"""The command line is a promise: every command and option is on record in `fixtures/cli-surface.txt`."""
+"""The command line is a promise.
+
+Every command and option is on record in `fixtures/cli-surface.txt`.
+"""
 
 from __future__ import annotations
 

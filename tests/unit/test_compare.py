@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiketriage.diagnosis.compare import Chain, by_step, compare, compare_loads, relative, relative_noise
-from spiketriage.records import Link, LoadRecord, StepRecord
+from spiketriage.diagnosis.compare import (
+    Chain,
+    by_step,
+    compare,
+    compare_loads,
+    relative,
+    relative_noise,
+)
+from spiketriage.nouns.telemetry import Link, LoadRecord, StepRecord
 from spiketriage.wire.chain import STAGES, STATE_FIELDS
 
 LINKS = [Link(stage, key) for stage in STAGES[1:] for key in ("a", "b")]
@@ -31,7 +38,15 @@ def record(rank: int, step: int, digests: dict[Link, bytes], **metrics: float) -
 
 
 def load(rank: int, generation: str, fields: dict[str, str]) -> LoadRecord:
-    return LoadRecord(attempt=0, rank=rank, step=20, generation=generation, fields=fields, tensors={}, wall_time_s=0.0)
+    return LoadRecord(
+        attempt=0,
+        rank=rank,
+        step=20,
+        generation=generation,
+        fields=fields,
+        tensors={},
+        wall_time_s=0.0,
+    )
 
 
 @st.composite
@@ -43,10 +58,18 @@ def pairs(draw: st.DrawFn) -> tuple[list[StepRecord], list[StepRecord]]:
             links = draw(st.lists(st.sampled_from(LINKS), unique=True, max_size=6))
             links.sort(key=LINKS.index)
             ours = dict.fromkeys(links, b"same")
-            theirs = {link: draw(st.sampled_from([b"same"] * 5 + [b"other", None])) for link in links}
+            theirs = {
+                link: draw(st.sampled_from([b"same"] * 5 + [b"other", None])) for link in links
+            }
             left.append(record(rank, step, ours))
             if draw(st.integers(0, 9)):
-                right.append(record(rank, step, {link: value for link, value in theirs.items() if value is not None}))
+                right.append(
+                    record(
+                        rank,
+                        step,
+                        {link: value for link, value in theirs.items() if value is not None},
+                    )
+                )
     return left, right
 
 
@@ -112,10 +135,14 @@ def test_nothing_in_common_is_no_agreement_on_anything() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    fields=st.lists(st.tuples(*[st.sampled_from("xxxy") for _ in STATE_FIELDS]), min_size=2, max_size=2),
+    fields=st.lists(
+        st.tuples(*[st.sampled_from("xxxy") for _ in STATE_FIELDS]), min_size=2, max_size=2
+    ),
     ranks=st.integers(1, 3),
 )
-def test_the_first_state_field_that_differs_is_named(fields: list[tuple[str, ...]], ranks: int) -> None:
+def test_the_first_state_field_that_differs_is_named(
+    fields: list[tuple[str, ...]], ranks: int
+) -> None:
     ours, theirs = (dict(zip(STATE_FIELDS, values, strict=True)) for values in fields)
     left = [load(rank, "step-000020", ours) for rank in range(ranks)]
     right = [load(rank, "step-000020", theirs if rank == 0 else ours) for rank in range(ranks)]
@@ -131,7 +158,9 @@ def test_a_field_that_one_load_does_not_state_is_not_compared() -> None:
     whole = dict.fromkeys(STATE_FIELDS, "1")
     part = {name: value for name, value in whole.items() if name != "guard"}
     assert compare_loads([load(0, "step-000020", part)], [load(0, "step-000020", whole)]) is None
-    where = compare_loads([load(0, "step-000020", part)], [load(0, "step-000020", {**whole, "cursor": "2"})])
+    where = compare_loads(
+        [load(0, "step-000020", part)], [load(0, "step-000020", {**whole, "cursor": "2"})]
+    )
     assert where is not None
     assert where.key == "cursor"
 
@@ -157,14 +186,20 @@ def test_relative_difference(left: float, right: float, expected: float) -> None
 
 
 @given(left=st.floats(allow_nan=True), right=st.floats(allow_nan=True))
-def test_relative_difference_is_symmetric_never_nan_and_never_negative(left: float, right: float) -> None:
+def test_relative_difference_is_symmetric_never_nan_and_never_negative(
+    left: float, right: float
+) -> None:
     assert relative(left, right) == relative(right, left)
     assert relative(left, right) >= 0  # a NaN would fail here too
     assert relative(left, left) == 0
 
 
 def test_noise_is_the_worst_of_the_scalars() -> None:
-    left = by_step([record(0, 1, {}, loss_mean=1.0, grad_norm=1.0), record(1, 1, {}, loss_mean=1.0)])
-    right = by_step([record(0, 1, {}, loss_mean=1.0, grad_norm=0.9), record(1, 1, {}, loss_mean=0.5)])
+    left = by_step(
+        [record(0, 1, {}, loss_mean=1.0, grad_norm=1.0), record(1, 1, {}, loss_mean=1.0)]
+    )
+    right = by_step(
+        [record(0, 1, {}, loss_mean=1.0, grad_norm=0.9), record(1, 1, {}, loss_mean=0.5)]
+    )
     assert relative_noise(left, right) == 0.5
     assert relative_noise(left, left) == 0.0

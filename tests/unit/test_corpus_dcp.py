@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spiketriage.readers.checkpoints import dcp
-from spiketriage.readers.checkpoints.layouts import LAYOUTS
-from spiketriage.readers.checkpoints.zip_records import data_record
+from spiketriage.readers.checkpoints.dcp import layout
+from spiketriage.readers.checkpoints.files.zip_records import data_record
+from spiketriage.readers.checkpoints.formats import LAYOUTS
 from spiketriage.readers.look import best, look
 
 FOLDER = Path(__file__).parents[3] / "shared" / "corpus" / "gen_dcp_step7"
@@ -25,7 +25,7 @@ def test_it_is_recognized() -> None:
 
 
 def test_it_is_complete_and_all_places_state_step_seven() -> None:
-    facts = dcp.read(FOLDER)
+    facts = layout.read(FOLDER)
     assert facts.complete
     assert facts.problems == ()
     assert facts.world_size == 2
@@ -42,14 +42,19 @@ def test_it_is_complete_and_all_places_state_step_seven() -> None:
 
 
 def test_its_tensors_and_where_they_lie() -> None:
-    tensors = {one.name: one for one in dcp.read(FOLDER).tensors}
-    assert {name: (one.dtype, one.shape, one.role, one.parameter) for name, one in tensors.items()} == {
+    tensors = {one.name: one for one in layout.read(FOLDER).tensors}
+    assert {
+        name: (one.dtype, one.shape, one.role, one.parameter) for name, one in tensors.items()
+    } == {
         "model.w": ("F32", (33, 8), "parameter", ""),
         "optim.state.w.exp_avg": ("F32", (33, 8), "optimizer", "model.w"),
         "optim.state.w.step": ("F32", (), "optimizer", "model.w"),
         "train_state.ntokens": ("I64", (), "other", ""),
     }
-    places = [(part.path, part.start, part.end, part.offset, part.shape) for part in tensors["model.w"].chunks]
+    places = [
+        (part.path, part.start, part.end, part.offset, part.shape)
+        for part in tensors["model.w"].chunks
+    ]
     assert places == [
         ("__0_0.distcp", 1261, 3350, (0, 0), (17, 8)),
         ("__1_0.distcp", 2522, 4611, (17, 0), (16, 8)),
@@ -57,7 +62,7 @@ def test_its_tensors_and_where_they_lie() -> None:
 
 
 def test_its_weights_sum_to_what_torch_computed_and_their_crc_holds() -> None:
-    weights = next(one for one in dcp.read(FOLDER).tensors if one.name == "model.w")
+    weights = next(one for one in layout.read(FOLDER).tensors if one.name == "model.w")
     total = 0.0
     for part in weights.chunks:
         with (FOLDER / part.path).open("rb") as stream:
@@ -70,7 +75,7 @@ def test_its_weights_sum_to_what_torch_computed_and_their_crc_holds() -> None:
 
 
 def test_its_other_state() -> None:
-    fields = {one.name: one for one in dcp.read(FOLDER).fields}
+    fields = {one.name: one for one in layout.read(FOLDER).fields}
     assert {name: (one.kind, one.rank, one.path) for name, one in fields.items()} == {
         "dataloader.dp_rank_0": ("cursor", 0, "__0_0.distcp"),
         "dataloader.dp_rank_1": ("cursor", 1, "__1_0.distcp"),

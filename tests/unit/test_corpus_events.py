@@ -27,10 +27,15 @@ def test_xid119():
     assert [(event.code, event.device, event.line) for event in xids] == [
         (119, "0000:9b:00", line) for line in (3, 38, 40, 42, 43)
     ]
-    assert [event.at for event in xids[-2:]] == ["Sun Feb 23 16:27:12 2025", "Sun Feb 23 16:30:13 2025"]
+    assert [event.at for event in xids[-2:]] == [
+        "Sun Feb 23 16:27:12 2025",
+        "Sun Feb 23 16:30:13 2025",
+    ]
     assert all(event.time_s is None for event in xids)
     assert "(pid 1263500, cache_mgr_main)" in xids[3].sentence
-    assert [(event.kind, event.line) for event in facts.events if event.kind != "xid"] == [("gpu-reset-advised", 41)]
+    assert [(event.kind, event.line) for event in facts.events if event.kind != "xid"] == [
+        ("gpu-reset-advised", 41)
+    ]
 
 
 def test_xid13_and_oom_kills():
@@ -44,7 +49,9 @@ def test_xid13_and_oom_kills():
     }
     first = facts.events[0]
     assert first.at == "2025-01-21T04:41:44,283302+00:00"
-    assert first.time_s == pytest.approx(datetime(2025, 1, 21, 4, 41, 44, 283302, UTC).timestamp(), abs=1e-6)
+    assert first.time_s == pytest.approx(
+        datetime(2025, 1, 21, 4, 41, 44, 283302, UTC).timestamp(), abs=1e-6
+    )
     assert "(pid 2924364, pt_main_thread)" in facts.events[16].sentence
     assert "process 863987 (node)" in facts.events[-2].sentence
     assert "process 123 (httpd)" in facts.events[19].sentence
@@ -53,7 +60,10 @@ def test_xid13_and_oom_kills():
 def test_segfault_in_libnccl():
     _, confidence, facts = read("hw_dmesg_nccl_segfault_iso.log")
     assert confidence >= 0.8
-    assert [(event.kind, event.line) for event in facts.events] == [("segfault", 1), ("segfault", 2)]
+    assert [(event.kind, event.line) for event in facts.events] == [
+        ("segfault", 1),
+        ("segfault", 2),
+    ]
     assert facts.events[0].sentence == (
         "process 2536443 (pt_main_thread): segmentation fault at 7f797fe00000 in libnccl.so.2"
     )
@@ -84,11 +94,24 @@ def test_nvlink():
 def test_a_healthy_trainers_log_has_no_event_of_a_gpu_or_of_the_kernel(path):
     source = next(source for source in SOURCES if source.NAME == "job-log")
     kinds = {event.kind for event in source.read(path).events}
-    assert not kinds & {"xid", "gpu-off-bus", "oom-kill", "segfault", "pcie-error", "machine-check", "kernel-panic"}
+    assert not kinds & {
+        "xid",
+        "gpu-off-bus",
+        "oom-kill",
+        "segfault",
+        "pcie-error",
+        "machine-check",
+        "kernel-panic",
+    }
 
 
 def test_a_real_jobs_output_says_that_slurm_cancelled_it():
     source = next(source for source in SOURCES if source.NAME == "job-log")
     events = source.read(CORPUS / "meg_base_n4.out").events
-    assert [(event.kind, event.severity) for event in events] == [("slurm-cancelled", "warning")] * 2
-    assert [("1809579.0" in event.sentence, event.line) for event in events] == [(True, 1577), (False, 1591)]
+    assert [(event.kind, event.severity) for event in events] == [
+        ("slurm-cancelled", "warning")
+    ] * 2
+    assert [("1809579.0" in event.sentence, event.line) for event in events] == [
+        (True, 1577),
+        (False, 1591),
+    ]

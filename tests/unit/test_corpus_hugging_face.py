@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from spiketriage.errors import EvidenceError
-from spiketriage.readers.checkpoints import hf_trainer, safetensors_files
+from spiketriage.readers.checkpoints.layouts import hf_trainer, safetensors_files
 
 CORPUS = Path("/work/shared/corpus")
 VARIANTS = CORPUS / "gen_st"
@@ -42,7 +42,10 @@ def test_every_variant_of_the_corpus_is_read_or_refused_with_its_reason():
         assert reason in caught.value.message
     for name, problem in READ.items():
         facts = safetensors_files.read(VARIANTS / f"{name}.safetensors")
-        assert [(one.name, one.dtype, one.shape) for one in facts.tensors] == [("a", "F32", (8,)), ("b", "BF16", (4,))]
+        assert [(one.name, one.dtype, one.shape) for one in facts.tensors] == [
+            ("a", "F32", (8,)),
+            ("b", "BF16", (4,)),
+        ]
         assert facts.complete == (problem is None)
         assert problem is None or problem in facts.problems[0]
 

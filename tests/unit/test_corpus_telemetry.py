@@ -11,9 +11,10 @@ import pytest
 from telemetry_files import CORPUS, one, points
 
 from spiketriage.readers.look import best, look
-from spiketriage.readers.telemetry import hf_trainer_state, tensorboard, wandb_file
 from spiketriage.readers.telemetry.formats import FORMATS
-from spiketriage.readers.telemetry.names import DEFAULT
+from spiketriage.readers.telemetry.series.names import DEFAULT
+from spiketriage.readers.telemetry.stores import tensorboard, wandb_file
+from spiketriage.readers.telemetry.tables import hf_trainer_state
 
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus is not on this machine")
 SYGOAT = tuple(CORPUS / f"hf_sygoat_ckpt{step}_trainer_state.json" for step in (500, 4500, 8500))
@@ -21,9 +22,15 @@ SYGOAT = tuple(CORPUS / f"hf_sygoat_ckpt{step}_trainer_state.json" for step in (
 
 @pytest.mark.parametrize(
     ("pattern", "name"),
-    [("*.tfevents", "tensorboard"), ("*.wandb", "wandb"), ("*_trainer_state.json", "hf-trainer-state")],
+    [
+        ("*.tfevents", "tensorboard"),
+        ("*.wandb", "wandb"),
+        ("*_trainer_state.json", "hf-trainer-state"),
+    ],
 )
-def test_every_file_is_claimed_by_its_reader_and_read_without_a_problem(pattern: str, name: str) -> None:
+def test_every_file_is_claimed_by_its_reader_and_read_without_a_problem(
+    pattern: str, name: str
+) -> None:
     paths = sorted(CORPUS.glob(pattern))
     assert paths
     for path in paths:
@@ -50,7 +57,11 @@ def test_event_file() -> None:
 
 def test_offline_run() -> None:
     facts = wandb_file.read(CORPUS / "wandb_offline_g9dvvkua.wandb", DEFAULT)
-    assert (facts.identity["run_id"], facts.identity["project"], facts.num_lines) == ("g9dvvkua", "code-toad", 10)
+    assert (facts.identity["run_id"], facts.identity["project"], facts.num_lines) == (
+        "g9dvvkua",
+        "code-toad",
+        10,
+    )
     assert points(one(facts, "system/cpu")) == [(0, 24.3)]
     assert points(one(facts, "system/memory")) == [(0, 49.55)]
     assert "the run logged no history" in facts.notes
@@ -103,10 +114,14 @@ def test_ten_points_only() -> None:
 
 @pytest.mark.parametrize("is_filtered", [True, False])
 def test_nan_from_step_six_with_the_filter_and_without(is_filtered: bool) -> None:
-    facts = hf_trainer_state.read(CORPUS / f"gen_hf_nan_filter_{str(is_filtered).lower()}_trainer_state.json", DEFAULT)
+    facts = hf_trainer_state.read(
+        CORPUS / f"gen_hf_nan_filter_{str(is_filtered).lower()}_trainer_state.json", DEFAULT
+    )
     loss = one(facts, "loss/mean")
     assert [step for step, value in points(loss) if value is None] == [6, 7, 8, 9, 10]
-    assert [math.isnan(value) for value in one(facts, "grad/norm").values.tolist()] == [False] * 5 + [True] * 5
+    assert [math.isnan(value) for value in one(facts, "grad/norm").values.tolist()] == [
+        False
+    ] * 5 + [True] * 5
     assert (len(loss.reasons), loss.trusted) == ((5, False) if is_filtered else (0, True))
     final = one(facts, "train_loss").values[0]
     assert final == pytest.approx(2.08039598) if is_filtered else math.isnan(final)

@@ -10,7 +10,7 @@ import pytest
 
 from spiketriage.readers.look import best, look
 from spiketriage.readers.telemetry.formats import FORMATS
-from spiketriage.readers.telemetry.names import DEFAULT
+from spiketriage.readers.telemetry.series.names import DEFAULT
 
 CORPUS = Path(__file__).resolve().parents[3] / "shared" / "corpus"
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus is not on this machine")
@@ -45,9 +45,19 @@ def test_llmc_main_log():
     assert np.array_equal(loss.steps, np.arange(1, 19561))  # `s:0` is the first step
     assert (loss.values[0], at(loss, 10_001), loss.values[-1]) == (11.0091, 3.3851, 3.2217)
     assert math.isclose(loss.values.sum(), 69958.6296, abs_tol=1e-4)
-    assert (norm.values.max(), norm.values[0], at(norm, 10_001), norm.values[-1]) == (15.37, 15.37, 0.30, 0.22)
+    assert (norm.values.max(), norm.values[0], at(norm, 10_001), norm.values[-1]) == (
+        15.37,
+        15.37,
+        0.30,
+        0.22,
+    )
     assert at(one(facts, "lr"), 10_001) == 0.000306
-    assert (len(test.steps), at(test, 0), at(test, 10_000), at(test, 19560)) == (80, 11.0092, 3.3924, 3.2722)
+    assert (len(test.steps), at(test, 0), at(test, 10_000), at(test, 19560)) == (
+        80,
+        11.0092,
+        3.3924,
+        3.2722,
+    )
 
 
 def test_nanogpt_in_bits_per_character():
@@ -57,9 +67,15 @@ def test_nanogpt_in_bits_per_character():
     assert (loss.values[0], at(loss, 2501), loss.values[-1]) == (12.5435, 1.7130, 1.5822)
     assert math.isclose(loss.values.sum(), 995.8718, abs_tol=1e-4)
     assert "BPC" in loss.trust
-    assert (len(validation.steps), at(validation, 2500), at(validation, 5000)) == (21, 1.7035, 1.5617)
+    assert (len(validation.steps), at(validation, 2500), at(validation, 5000)) == (
+        21,
+        1.7035,
+        1.5617,
+    )
     assert at(one(facts, "time/step_s"), 1) == pytest.approx(242.62093)
-    assert at(one(facts, "mfu"), 5001) == 6.79  # the last line has no line feed, yet its value is whole
+    assert (
+        at(one(facts, "mfu"), 5001) == 6.79
+    )  # the last line has no line feed, yet its value is whole
 
 
 def test_megatron_at_the_start_of_fp16():
@@ -123,4 +139,6 @@ def test_no_other_file_of_the_corpus_is_taken_for_a_text_log():
     ]
     for path in sorted(CORPUS.iterdir()):
         if path.suffix != ".out" and path.name not in ours:
-            assert {path.name: [r.NAME for r in text_formats if r.claims(look(path)) > 0]} == {path.name: []}
+            assert {path.name: [r.NAME for r in text_formats if r.claims(look(path)) > 0]} == {
+                path.name: []
+            }

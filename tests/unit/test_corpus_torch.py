@@ -1,4 +1,7 @@
-"""The torch.save files of the corpus, made by transformers and torch DCP: what a person reads off them."""
+"""The torch.save files of the corpus, made by transformers and torch DCP.
+
+What a person reads off them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spiketriage.readers.checkpoints.torch_zip import data_record, read_torch_file
+from spiketriage.readers.checkpoints.files.torch_zip import data_record, read_torch_file
 from spiketriage.readers.pickles import attribute, load
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
@@ -48,7 +51,9 @@ def test_training_arguments():
 def test_a_chunk_of_a_distributed_checkpoint():
     folder = CORPUS / "gen_dcp_step7"
     metadata = load((folder / ".metadata").read_bytes(), where=".metadata").value
-    found = {attribute(key, "fqn"): value for key, value in attribute(metadata, "storage_data").items()}
+    found = {
+        attribute(key, "fqn"): value for key, value in attribute(metadata, "storage_data").items()
+    }
     place = found["optim.state.w.step"]
     with (folder / attribute(place, "relative_path")).open("rb") as stream:
         start = attribute(place, "offset")

@@ -1,4 +1,7 @@
-"""Statistics of documents: equal to what a person would count, and far out for a document that is damaged."""
+"""Statistics of documents.
+
+Equal to what a person would count, and far out for a document that is damaged.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ MEASURES = ("unigram_kl", "entropy", "compression_ratio", "longest_repeat", "ngr
 
 def measured(ids, *, vocab_size=None, eos=None, pad=None, reference=None):
     counts = None if reference is None else np.array(reference, dtype=np.int64)
-    return statistics(np.array(ids, dtype=np.int64), vocab_size=vocab_size, eos=eos, pad=pad, reference=counts)
+    return statistics(
+        np.array(ids, dtype=np.int64), vocab_size=vocab_size, eos=eos, pad=pad, reference=counts
+    )
 
 
 def brute_longest_repeat(ids):
@@ -71,18 +76,25 @@ def test_a_long_document_is_looked_at_in_time_and_only_at_its_beginning():
 
 
 @settings(max_examples=60, deadline=None)
-@given(ids=st.lists(st.integers(-2, 30), min_size=1, max_size=80), reference=st.lists(st.integers(0, 40), max_size=25))
+@given(
+    ids=st.lists(st.integers(-2, 30), min_size=1, max_size=80),
+    reference=st.lists(st.integers(0, 40), max_size=25),
+)
 def test_entropy_divergence_and_counts_equal_a_counter(ids, reference):
     seen = measured(ids, vocab_size=20, eos=3, pad=-1, reference=reference)
     counts, n = Counter(ids), len(ids)
     assert seen.num_tokens == n
-    assert seen.entropy == pytest.approx(-sum(c / n * math.log2(c / n) for c in counts.values()), abs=1e-9)
+    assert seen.entropy == pytest.approx(
+        -sum(c / n * math.log2(c / n) for c in counts.values()), abs=1e-9
+    )
     total = sum(reference) + 0.5 * (len(reference) + 1)
     bins = Counter()
     for token, count in counts.items():
         bins[token if 0 <= token < len(reference) else "elsewhere"] += count
     expected = sum(
-        c / n * math.log2(c / n / (((reference[token] if token != "elsewhere" else 0) + 0.5) / total))
+        c
+        / n
+        * math.log2(c / n / (((reference[token] if token != "elsewhere" else 0) + 0.5) / total))
         for token, c in bins.items()
     )
     assert seen.unigram_kl == pytest.approx(expected, abs=1e-9)
@@ -93,22 +105,33 @@ def test_entropy_divergence_and_counts_equal_a_counter(ids, reference):
 
 def test_a_document_like_its_reference_diverges_by_nothing():
     ids = [0] * 500 + [1] * 300 + [2] * 200
-    assert measured(ids, reference=[5_000_000, 3_000_000, 2_000_000]).unigram_kl == pytest.approx(0, abs=1e-5)
+    assert measured(ids, reference=[5_000_000, 3_000_000, 2_000_000]).unigram_kl == pytest.approx(
+        0, abs=1e-5
+    )
     assert math.isnan(measured(ids).unigram_kl)
 
 
 @pytest.mark.parametrize(
-    ("vocab_size", "width"), [(256, "<u1"), (257, "<u2"), (65536, "<u2"), (65537, "<u4"), (None, "<u4")]
+    ("vocab_size", "width"),
+    [(256, "<u1"), (257, "<u2"), (65536, "<u2"), (65537, "<u4"), (None, "<u4")],
 )
 def test_the_compression_ratio_is_of_ids_as_wide_as_the_vocabulary_needs(vocab_size, width):
     ids = np.random.default_rng(1).integers(0, 200, size=3000)
     data = ids.astype(width).tobytes()
-    assert measured(ids, vocab_size=vocab_size).compression_ratio == len(zlib.compress(data, 1)) / len(data)
+    assert measured(ids, vocab_size=vocab_size).compression_ratio == len(
+        zlib.compress(data, 1)
+    ) / len(data)
 
 
 def test_an_empty_document_has_no_shares():
     seen = measured([], vocab_size=5, eos=1, pad=0, reference=[1, 1])
-    assert (seen.num_tokens, seen.entropy, seen.longest_repeat, seen.num_eos, seen.share_padding) == (0, 0, 0, 0, 0)
+    assert (
+        seen.num_tokens,
+        seen.entropy,
+        seen.longest_repeat,
+        seen.num_eos,
+        seen.share_padding,
+    ) == (0, 0, 0, 0, 0)
     assert math.isnan(seen.unigram_kl)
     assert math.isnan(seen.compression_ratio)
 
@@ -125,7 +148,9 @@ def test_reference_counts_are_of_the_other_documents():
     seen = unigram_counts(megatron_indexed, path, without={3, 8}, vocab_size=VOCABULARY)
     assert seen.tolist() == np.bincount(others, minlength=VOCABULARY).tolist()
     drawn = unigram_counts(megatron_indexed, path, vocab_size=VOCABULARY, max_documents=7)
-    assert np.array_equal(drawn, unigram_counts(megatron_indexed, path, vocab_size=VOCABULARY, max_documents=7))
+    assert np.array_equal(
+        drawn, unigram_counts(megatron_indexed, path, vocab_size=VOCABULARY, max_documents=7)
+    )
     assert drawn[make.EOS] == 7  # one a document
     with pytest.raises(EvidenceError, match="no other document"):
         unigram_counts(megatron_indexed, path, without=set(range(40)))
@@ -154,20 +179,32 @@ def planted(kind, seed):
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("kind", ["random bytes", "random ids", "repeated token", "repeated block", "ids beyond"])
+@pytest.mark.parametrize(
+    "kind", ["random bytes", "random ids", "repeated token", "repeated block", "ids beyond"]
+)
 def test_a_damaged_document_stands_out_from_two_hundred_clean_ones(kind, seed, tmp_path):
     ids = make.zipf_documents(seed, 201, low=150, high=400)
     bad = int(np.random.default_rng(seed).integers(0, 201))
     ids[bad], measure = planted(kind, seed)
     make.write_megatron(tmp_path / "set", [[one] for one in ids])
-    reference = unigram_counts(megatron_indexed, tmp_path / "set", without={bad}, vocab_size=VOCABULARY)
+    reference = unigram_counts(
+        megatron_indexed, tmp_path / "set", without={bad}, vocab_size=VOCABULARY
+    )
     facts = documents(
-        megatron_indexed, tmp_path / "set", range(201), vocab_size=VOCABULARY, eos=make.EOS, reference=reference
+        megatron_indexed,
+        tmp_path / "set",
+        range(201),
+        vocab_size=VOCABULARY,
+        eos=make.EOS,
+        reference=reference,
     )
     clean = [one.statistics for one in facts if one.number != bad]
     seen = facts[bad].statistics
-    # Clean documents diverge by 0.6 to 1.4 bits for being short; ids drawn evenly from all 500 by 2.6, others by more.
+    # Clean documents diverge by 0.6 to 1.4 bits for being short; ids drawn evenly from all 500 by
+    # 2.6, others by more.
     assert getattr(seen, measure) > 1.5 * max(getattr(one, measure) for one in clean)
-    assert seen.unigram_kl > 1.2 * max(one.unigram_kl for one in clean)  # every damage also shows here
+    assert seen.unigram_kl > 1.2 * max(
+        one.unigram_kl for one in clean
+    )  # every damage also shows here
     assert {one.num_eos for one in clean} == {1}
     assert all(math.isfinite(getattr(one, name)) for one in clean for name in MEASURES)

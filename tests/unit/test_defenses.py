@@ -1,4 +1,7 @@
-"""`spiketriage defenses`: what real configurations, runs and sources say, and that nothing else is claimed."""
+"""`spiketriage defenses`.
+
+What real configurations, runs and sources say, and that nothing else is claimed.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,16 @@ from hypothesis import strategies as st
 from run_folder import write_run
 from trainer_configs import CONFIGS
 
-from spiketriage.diagnosis.defense_calls import LIFTED, from_calls, import_line
-from spiketriage.diagnosis.defense_keys import KEYS
-from spiketriage.diagnosis.defense_signals import from_scaler, from_steps, from_tensors
-from spiketriage.diagnosis.defenses import Evidence, from_settings, judged
+from spiketriage.defenses import command as defenses
+from spiketriage.defenses.calls import LIFTED, from_calls, import_line
+from spiketriage.defenses.keys import KEYS
+from spiketriage.defenses.signals import from_scaler, from_steps, from_tensors
+from spiketriage.defenses.weigh import Evidence, from_settings, judged
 from spiketriage.errors import EvidenceError, RefusedError, SpiketriageError, UsageError
+from spiketriage.nouns.telemetry import StepRecord
 from spiketriage.practice.rehearsal.trainer.config import ALWAYS, DEFENSES
 from spiketriage.readers.config_file import flattened, read_config
 from spiketriage.readers.source_calls import read_calls
-from spiketriage.records import StepRecord
-from spiketriage.runbook import defenses
 from spiketriage.train.stabilizers import STABILIZERS
 
 NAMES = [member.name for member in STABILIZERS]
@@ -47,7 +50,10 @@ def test_a_configuration_is_read_as_its_project_means_it(name: str, tmp_path: Pa
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     result = defenses.run(str(path), switches=DEFENSES, built_in=ALWAYS)
-    rows = {row["name"]: row["status"] if row["needed"] else "not needed" for row in result.data["defenses"]}
+    rows = {
+        row["name"]: row["status"] if row["needed"] else "not needed"
+        for row in result.data["defenses"]
+    }
     assert {name: state for name, state in rows.items() if state != "unknown"} == expected
     assert result.exit_code == (0 if expected else 5)
 
@@ -56,7 +62,9 @@ def test_every_defence_has_keys_and_every_lifted_name_exists() -> None:
     assert list(KEYS) == NAMES == list(LIFTED)
     for member in STABILIZERS:
         module = importlib.import_module(f"spiketriage.train.{member.module}")
-        assert [name for name in LIFTED[member.name] if not callable(getattr(module, name, None))] == []
+        assert [
+            name for name in LIFTED[member.name] if not callable(getattr(module, name, None))
+        ] == []
         exec(import_line(member.name), {})
     assert [name for name in NAMES if name not in ALWAYS] == list(DEFENSES)
     assert {*ALWAYS} <= {*NAMES}
@@ -66,7 +74,9 @@ def test_the_evidence_names_key_value_and_file(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text("[training]\nmax_norm = 0.5\n")
     result = defenses.run(str(path), switches=(), built_in=())
-    assert any("training.max_norm = 0.5 (recipe.toml)" in line and " on " in line for line in result.lines)
+    assert any(
+        "training.max_norm = 0.5 (recipe.toml)" in line and " on " in line for line in result.lines
+    )
 
 
 def test_what_a_run_shows_beats_what_it_wrote_down_and_the_other_is_told() -> None:
@@ -75,7 +85,10 @@ def test_what_a_run_shows_beats_what_it_wrote_down_and_the_other_is_told() -> No
     found += from_steps([step(1, {"clip/threshold": 1.0})])
     assert states(found) == {"global-clip": "on"}
     (clip,) = [one for one in judged(found) if one.stabilizer.name == "global-clip"]
-    assert clip.because == ("clip/threshold = 1 (telemetry, step 1)", "but max_grad_norm = 0 (config.json)")
+    assert clip.because == (
+        "clip/threshold = 1 (telemetry, step 1)",
+        "but max_grad_norm = 0 (config.json)",
+    )
 
 
 def step(number: int, metrics: dict[str, float], **series: tuple[float, ...]) -> StepRecord:
@@ -104,27 +117,42 @@ def step(number: int, metrics: dict[str, float], **series: tuple[float, ...]) ->
         ([math.nan] * 30, 1, {}),
     ],
 )
-def test_a_warm_up_is_seen_in_the_rate(rates: list[float], first: int, expected: dict[str, str]) -> None:
-    assert states(from_steps([step(first + n, {"lr": rate}) for n, rate in enumerate(rates)])) == expected
+def test_a_warm_up_is_seen_in_the_rate(
+    rates: list[float], first: int, expected: dict[str, str]
+) -> None:
+    assert (
+        states(from_steps([step(first + n, {"lr": rate}) for n, rate in enumerate(rates)]))
+        == expected
+    )
 
 
 def test_a_loss_scale_that_moves_is_one_and_a_constant_one_is_not_known() -> None:
     def seen(*values: float) -> dict[str, str]:
-        return states(from_steps([step(n, {"loss_scale": value}) for n, value in enumerate(values)]))
+        return states(
+            from_steps([step(n, {"loss_scale": value}) for n, value in enumerate(values)])
+        )
 
     assert seen(65536.0, 32768.0) == {"loss-scale": "on"}
     assert seen(1.0, 1.0) == {"loss-scale": "off"}
     assert seen(1024.0, 1024.0) == {}
     assert states(from_scaler({"scale": 1024.0}, "a")) == {"loss-scale": "on"}
     assert states(from_scaler({"scale": 1.0}, "a")) == {}
-    assert seen(1.0) | states(from_settings(flattened({"bf16": True}, "c"), "config")) == {"loss-scale": "not needed"}
+    assert seen(1.0) | states(from_settings(flattened({"bf16": True}, "c"), "config")) == {
+        "loss-scale": "not needed"
+    }
 
 
 def test_experts_norms_and_scales_leave_traces() -> None:
-    assert states(from_tensors(["layers.0.self_attn.q_norm.weight", "moe.experts.0.w1"], "g")) == {"qk-norm": "on"}
-    assert states(from_tensors(["layers.0.mlp.gate_proj.weight"], "g")) == {"router-balance": "not needed"}
+    assert states(from_tensors(["layers.0.self_attn.q_norm.weight", "moe.experts.0.w1"], "g")) == {
+        "qk-norm": "on"
+    }
+    assert states(from_tensors(["layers.0.mlp.gate_proj.weight"], "g")) == {
+        "router-balance": "not needed"
+    }
     assert states(from_tensors([], "g")) == {}
-    assert states(from_steps([step(1, {}, fp8__scale=(2.0,), moe__load=(3.0, 1.0))])) == {"fp8-scaling": "on"}
+    assert states(from_steps([step(1, {}, fp8__scale=(2.0,), moe__load=(3.0, 1.0))])) == {
+        "fp8-scaling": "on"
+    }
     assert states(from_steps([step(1, {}, moe__bias=(0.0, -0.001))])) == {"router-balance": "on"}
     assert states(from_steps([step(1, {}, moe__bias=(0.0, 0.0), moe__load=(1.0, 1.0))])) == {}
 
@@ -132,7 +160,8 @@ def test_experts_norms_and_scales_leave_traces() -> None:
 def test_a_run_of_ours_is_judged_by_telemetry_manifest_and_config(tmp_path: Path) -> None:
     result = defenses.run(str(write_run(tmp_path / "run")), switches=DEFENSES, built_in=ALWAYS)
     rows = {row["name"]: row for row in result.data["defenses"]}
-    # run_folder.py: HPARAMS with clip/threshold 1.0, a schedule of 20 steps of warm-up, tensors without experts
+    # run_folder.py: HPARAMS with clip/threshold 1.0, a schedule of 20 steps of warm-up, tensors
+    # without experts
     assert rows["global-clip"]["status"] == rows["schedule"]["status"] == "on"
     assert (rows["router-balance"]["status"], rows["router-balance"]["needed"]) == ("off", False)
     assert rows["z-loss"]["status"] == rows["softcap"]["status"] == "unknown"
@@ -152,7 +181,9 @@ def test_a_damaged_part_costs_only_itself(tmp_path: Path) -> None:
 def test_a_run_of_hugging_face_s_trainer_is_read_without_its_pickle_being_loaded() -> None:
     result = defenses.run(str(ROOT / "fixtures" / "hf" / "checkpoint-4"), switches=(), built_in=())
     rows = {row["name"]: row for row in result.data["defenses"]}
-    assert rows["global-clip"]["because"] == ["max_grad_norm = 1.0 (checkpoint-4/training_args.bin)"]
+    assert rows["global-clip"]["because"] == [
+        "max_grad_norm = 1.0 (checkpoint-4/training_args.bin)"
+    ]
     assert (rows["schedule"]["status"], rows["loss-scale"]["needed"]) == ("off", False)
 
 
@@ -187,9 +218,13 @@ def test_a_source_is_read_and_never_run(tmp_path: Path, monkeypatch: pytest.Monk
         "global-clip": "on",
         "softcap": "on",
     }
-    assert rows["global-clip"]["because"] == ["clip_grad_norm_ is called under no condition (harness.py:10)"]
+    assert rows["global-clip"]["because"] == [
+        "clip_grad_norm_ is called under no condition (harness.py:10)"
+    ]
     assert rows["qk-norm"]["because"] == ["QKNorm is called under a condition (harness.py:13)"]
-    assert rows["z-loss"]["because"] == ["cross_entropy_sum is called without z_coefficient (harness.py:11)"]
+    assert rows["z-loss"]["because"] == [
+        "cross_entropy_sum is called without z_coefficient (harness.py:11)"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +232,10 @@ def test_a_source_is_read_and_never_run(tmp_path: Path, monkeypatch: pytest.Monk
     [
         ("torch.nn.utils.clip_grad_norm_(p, 1.0)", "on"),
         ("torch.nn.utils.clip_grad_norm_(p, max_norm=0.5)", "on"),
-        ("torch.nn.utils.clip_grad_norm_(p, float('inf'))", "unknown"),  # how people measure the norm
+        (
+            "torch.nn.utils.clip_grad_norm_(p, float('inf'))",
+            "unknown",
+        ),  # how people measure the norm
         ("torch.nn.utils.clip_grad_norm_(p, args.clip)", "unknown"),
         ("x and torch.nn.utils.clip_grad_norm_(p, 1.0)", "unknown"),
         ("clip_grad_norm_(p, 1.0)", "unknown"),  # somebody's own
@@ -235,7 +273,10 @@ def test_a_file_that_is_not_what_it_says_is_one_sentence(name: str, tmp_path: Pa
 def test_values_that_python_cannot_write_out_are_told_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "big.toml").write_text(f"max_grad_norm = 0x{'f' * 9000}\n")
     result = defenses.run(str(tmp_path / "big.toml"), switches=(), built_in=())
-    assert "max_grad_norm = a int too large to show (big.toml)" in result.data["defenses"][5]["because"]
+    assert (
+        "max_grad_norm = a int too large to show (big.toml)"
+        in result.data["defenses"][5]["because"]
+    )
 
 
 def test_yaml_is_refused_with_the_line_that_converts_it(tmp_path: Path) -> None:
@@ -247,7 +288,12 @@ def test_yaml_is_refused_with_the_line_that_converts_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("target", "kind"),
-    [("x" * 400, EvidenceError), ("nope", EvidenceError), ("no.such:factory", RefusedError), ("a\0b", UsageError)],
+    [
+        ("x" * 400, EvidenceError),
+        ("nope", EvidenceError),
+        ("no.such:factory", RefusedError),
+        ("a\0b", UsageError),
+    ],
 )
 def test_a_target_that_is_not_there(
     target: str, kind: type[SpiketriageError], tmp_path: Path, monkeypatch: Any
@@ -257,7 +303,9 @@ def test_a_target_that_is_not_there(
         defenses.run(target, switches=(), built_in=())
 
 
-KEY_PARTS = sorted({part for keys in KEYS.values() for key in keys for part in key.name.lstrip("/").split(".")})
+KEY_PARTS = sorted(
+    {part for keys in KEYS.values() for key in keys for part in key.name.lstrip("/").split(".")}
+)
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -268,7 +316,9 @@ VALUES = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from([*KEY_PARTS, "enabled", "callbacks"]) | st.text(max_size=5), inner, max_size=4
+            st.sampled_from([*KEY_PARTS, "enabled", "callbacks"]) | st.text(max_size=5),
+            inner,
+            max_size=4,
         )
     ),
     max_leaves=12,
@@ -303,16 +353,21 @@ def test_any_bytes_are_settings_or_a_sentence(
     path = tmp_path_factory.getbasetemp() / f"any{suffix}"
     path.write_bytes(data)
     with suppress(SpiketriageError):  # anything else is a bug
-        assert len(defenses.run(str(path), switches=DEFENSES, built_in=ALWAYS).data["defenses"]) == len(NAMES)
+        assert len(
+            defenses.run(str(path), switches=DEFENSES, built_in=ALWAYS).data["defenses"]
+        ) == len(NAMES)
 
 
 def test_an_off_that_a_later_one_calls_needless_is_not_needed() -> None:
     seen = Evidence(defense="loss-scale", mark="off", layer="seen", text="a", where="b")
     assert states([seen]) == {"loss-scale": "off"}
-    assert states([seen, replace(seen, mark="unneeded", layer="recorded")]) == {"loss-scale": "not needed"}
+    assert states([seen, replace(seen, mark="unneeded", layer="recorded")]) == {
+        "loss-scale": "not needed"
+    }
 
 
-# The command ------------------------------------------------------------------------------------------------------
+# The command
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_the_command_prints_the_list_in_order_and_what_to_do_next(tmp_path: Path) -> None:
@@ -331,16 +386,32 @@ def test_the_envelope_and_the_exit_codes(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     nothing = call("defenses", "config.json", "--json", cwd=tmp_path)
     envelope = json.loads(nothing.stdout)
-    assert (nothing.returncode, envelope["exit"], envelope["schema"]) == (5, 5, "spiketriage.defenses/1")
+    assert (nothing.returncode, envelope["exit"], envelope["schema"]) == (
+        5,
+        5,
+        "spiketriage.defenses/1",
+    )
     assert [row["name"] for row in envelope["data"]["defenses"]] == NAMES
     missing = call("defenses", "absent", "--json", cwd=tmp_path)
     assert (missing.returncode, json.loads(missing.stdout)["error"]["code"]) == (4, "evidence")
 
 
 def test_the_rehearsal_is_planned_with_the_defences_that_were_asked_for(tmp_path: Path) -> None:
-    plant = "from spiketriage.errors import UsageError\nNAME, CAUSE = 'x', None\ndef plant(stage):\n"
+    plant = (
+        "from spiketriage.errors import UsageError\nNAME, CAUSE = 'x', None\ndef plant(stage):\n"
+    )
     (tmp_path / "told.py").write_text(f"{plant}    raise UsageError(str(stage.config.defenses))\n")
-    words = ("rehearse", "--fault", "told.py", "--out", "run", "--defense", "z-loss", "--defense", "scaled-init")
+    words = (
+        "rehearse",
+        "--fault",
+        "told.py",
+        "--out",
+        "run",
+        "--defense",
+        "z-loss",
+        "--defense",
+        "scaled-init",
+    )
     done = call(*words, cwd=tmp_path)
     assert (done.returncode, done.stderr.strip()) == (2, "('z-loss', 'scaled-init')")
     refused = call(*words[:-1], "moe", cwd=tmp_path)

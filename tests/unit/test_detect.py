@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiketriage.detect import Detector, Row, Trace, scan
+from spiketriage.detect.detector import Detector, Row, Trace, scan
 
 
 def trace(num_steps=300, seed=0, **changes):
@@ -33,7 +33,9 @@ def test_a_healthy_run_with_a_steep_start_raises_no_alarm(seed):
     assert scan(trace(seed=seed)) == ()
 
 
-@pytest.mark.parametrize(("signal", "factor"), [("loss", 2.0), ("loss", 0.5), ("grad_norm", 8.0), ("grad_norm", 0.1)])
+@pytest.mark.parametrize(
+    ("signal", "factor"), [("loss", 2.0), ("loss", 0.5), ("grad_norm", 8.0), ("grad_norm", 0.1)]
+)
 def test_one_value_far_out_on_either_side_is_found_at_its_step(signal, factor):
     alarms = scan(trace(**{signal: {231: factor}}))
     assert [(alarm.step, alarm.signal) for alarm in alarms] == [(231, signal)]
@@ -99,7 +101,12 @@ def test_short_and_empty_traces_are_quiet():
 def test_alarms_depend_only_on_the_past(seed, step):
     whole = scan(trace(seed=seed, loss={step: 2.5}))
     one = trace(seed=seed, loss={step: 2.5})
-    cut = Trace(**{name: getattr(one, name)[:step] for name in ("steps", "loss", "grad_norm", "update_norm", "lr")})
+    cut = Trace(
+        **{
+            name: getattr(one, name)[:step]
+            for name in ("steps", "loss", "grad_norm", "update_norm", "lr")
+        }
+    )
     assert [a for a in whole if a.step == step and "stays" not in a.sentence] == [
         a for a in scan(cut) if a.step == step
     ]
@@ -107,7 +114,10 @@ def test_alarms_depend_only_on_the_past(seed, step):
 
 
 def rows(num=300, seed=0, **changes):
-    """A healthy run as rows with every signal; `changes` are {row number: value} by signal, None takes a key away."""
+    """A healthy run as rows with every signal.
+
+    `changes` are {row number: value} by signal, None takes a key away.
+    """
     rng = np.random.default_rng(seed)
     made = []
     for step in range(1, num + 1):
@@ -140,14 +150,23 @@ def test_a_healthy_run_with_every_signal_is_quiet():
 
 @pytest.mark.parametrize(
     ("signal", "value"),
-    [("rms_t", 3.0), ("rms_t", 0.3), ("logz", 11.0), ("logz", 5.0), ("attention_max", 60.0), ("update_norm", 0.04)],
+    [
+        ("rms_t", 3.0),
+        ("rms_t", 0.3),
+        ("logz", 11.0),
+        ("logz", 5.0),
+        ("attention_max", 60.0),
+        ("update_norm", 0.04),
+    ],
 )
 def test_every_recorded_signal_has_a_band_on_both_sides(signal, value):
     name = "update_norm / lr" if signal == "update_norm" else signal
     assert told(rows(**{signal: {201: value}})) == [(201, name, "band")]
 
 
-@pytest.mark.parametrize("signal", ["loss", "grad_norm", "update_norm", "rms_t", "logz", "attention_max"])
+@pytest.mark.parametrize(
+    "signal", ["loss", "grad_norm", "update_norm", "rms_t", "logz", "attention_max"]
+)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e200])
 def test_a_nonfinite_value_of_any_signal_is_an_alarm_at_any_row(signal, value):
     assert [(at, trigger) for at, _, trigger in told(rows(**{signal: {1: value, 150: value}}))] == [
@@ -173,7 +192,9 @@ def test_a_nan_that_a_filter_wrote_as_zero_and_a_norm_of_minus_one_are_seen():
 
 def test_losses_that_are_mostly_zero_are_healthy_where_they_always_were():
     rng = np.random.default_rng(3)
-    sparse = [Row(step=at, loss=0.0 if rng.random() < 0.8 else rng.normal(0, 0.05)) for at in range(2000)]
+    sparse = [
+        Row(step=at, loss=0.0 if rng.random() < 0.8 else rng.normal(0, 0.05)) for at in range(2000)
+    ]
     assert told(sparse) == []
 
 
@@ -186,7 +207,14 @@ def fp16(skips, num=400):
             made.append(Row(step=step, grad_norm=math.inf, lr=1e-3, loss_scale=scale, skipped=True))
         else:
             made.append(
-                Row(step=step, loss=row.loss, grad_norm=row.grad_norm, lr=1e-3, loss_scale=scale, skipped=False)
+                Row(
+                    step=step,
+                    loss=row.loss,
+                    grad_norm=row.grad_norm,
+                    lr=1e-3,
+                    loss_scale=scale,
+                    skipped=False,
+                )
             )
     return made
 
@@ -198,18 +226,28 @@ def test_the_overflow_skips_of_fp16_are_normal_until_they_do_not_end():
 
 def test_a_lost_scale_without_a_skip_flag_is_a_skip_too_but_a_constant_scale_excuses_nothing():
     row = {"lr": 1e-3, "grad_norm": math.inf, "loss": 2.6}
-    healthy = [Row(step=one.step, loss=one.loss, grad_norm=one.grad_norm, lr=1e-3, loss_scale=1024.0) for one in rows()]
+    healthy = [
+        Row(step=one.step, loss=one.loss, grad_norm=one.grad_norm, lr=1e-3, loss_scale=1024.0)
+        for one in rows()
+    ]
     assert told([*healthy, Row(step=301, loss_scale=512.0, **row)]) == []
-    assert told([*healthy, Row(step=301, loss_scale=1024.0, **row)]) == [(301, "grad_norm", "nonfinite")]
+    assert told([*healthy, Row(step=301, loss_scale=1024.0, **row)]) == [
+        (301, "grad_norm", "nonfinite")
+    ]
 
 
 def test_a_nan_loss_is_an_alarm_even_in_a_skip():
-    skipped = Row(step=401, loss=math.nan, grad_norm=math.inf, lr=1e-3, loss_scale=2.0**15, skipped=True)
+    skipped = Row(
+        step=401, loss=math.nan, grad_norm=math.inf, lr=1e-3, loss_scale=2.0**15, skipped=True
+    )
     assert told([*fp16(set()), skipped]) == [(401, "loss", "nonfinite")]
 
 
 def test_a_slow_climb_is_told_once_for_as_much_as_it_climbs():
-    climbing = [Row(step=one.step, loss=one.loss + max(0.0, (one.step - 400) * 0.001)) for one in rows(num=900)]
+    climbing = [
+        Row(step=one.step, loss=one.loss + max(0.0, (one.step - 400) * 0.001))
+        for one in rows(num=900)
+    ]
     found = [(signal, trigger) for _, signal, trigger in told(climbing)]
     assert ("loss", "climb") in found
     assert len(found) <= 6
@@ -238,11 +276,16 @@ def test_peeking_judges_the_value_and_remembers_nothing():
 def test_one_rule_set_the_array_scan_says_what_the_detector_says():
     one = trace(loss={150: 1.9}, grad_norm={220: 9.0})
     columns = ("loss", "grad_norm", "update_norm", "lr")
-    fed = [Row(step=at + 1, **{name: float(getattr(one, name)[at]) for name in columns}) for at in range(300)]
+    fed = [
+        Row(step=at + 1, **{name: float(getattr(one, name)[at]) for name in columns})
+        for at in range(300)
+    ]
     assert list(scan(one)) == alarms(fed)
 
 
-EVENTS = st.dictionaries(st.integers(1, 240), st.sampled_from([math.nan, math.inf, 0.0, -1.0, 9.0, 1e30, None]))
+EVENTS = st.dictionaries(
+    st.integers(1, 240), st.sampled_from([math.nan, math.inf, 0.0, -1.0, 9.0, 1e30, None])
+)
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,4 +1,7 @@
-"""`spiketriage documents`: a planted broken document is named with a reason, and clean documents ring no bell."""
+"""`spiketriage documents`.
+
+A planted broken document is named with a reason, and clean documents ring no bell.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from command_line import call
 from data_fixtures import DATA, make
 
 from spiketriage.errors import EvidenceError, RefusedError, UsageError
-from spiketriage.facts import TokenStatistics
+from spiketriage.nouns.data import TokenStatistics
 from spiketriage.readers.data import megatron_indexed
-from spiketriage.runbook import documents
-from spiketriage.runbook.document_oddity import Commonest, oddities
-from spiketriage.runbook.document_peers import Reading
+from spiketriage.tools import documents
+from spiketriage.tools.document_oddity import Commonest, oddities
+from spiketriage.tools.document_peers import Reading
 
 BAD = 17
 READING = Reading(vocab=make.VOCABULARY, eos=make.EOS)
@@ -58,7 +61,9 @@ def loop(ids, draw):
 
 
 def beyond_the_vocabulary(ids, draw):
-    return np.where(draw.random(len(ids)) < 0.6, draw.integers(make.VOCABULARY, 60_000, len(ids)), ids)
+    return np.where(
+        draw.random(len(ids)) < 0.6, draw.integers(make.VOCABULARY, 60_000, len(ids)), ids
+    )
 
 
 def other_vocabulary(ids, draw):
@@ -87,10 +92,15 @@ def test_planted_documents_stand_out_and_their_neighbours_do_not(tmp_path, seed)
     store = store_in(tmp_path, seed, plants=plants)
     result = documents.run(store, numbers=range(9, 28), reading=READING)
     assert (result.exit_code, sorted(odd_numbers(result))) == (1, sorted(plants))
-    rows = {int(line.split()[2].rstrip(":")): line for line in result.lines if line.startswith("ODD")}
+    rows = {
+        int(line.split()[2].rstrip(":")): line for line in result.lines if line.startswith("ODD")
+    }
     for number, plant in plants.items():
         stored = megatron_indexed.stored(store, number)
-        place = f"{seed}.bin bytes {stored.start}–{stored.end}, {stored.digest[:16]}, {len(stored.tokens)} tokens"
+        place = (
+            f"{seed}.bin bytes {stored.start}–{stored.end}, {stored.digest[:16]}, "
+            f"{len(stored.tokens)} tokens"
+        )
         assert rows[number].startswith(f"ODD document {number}: {place}")
         assert PLANTED[plant] in rows[number]
 
@@ -111,14 +121,18 @@ def test_a_profile_names_a_broken_document_of_the_sample(tmp_path):
 
 def test_the_same_store_gives_the_same_result(tmp_path):
     store = store_in(tmp_path, 5, plant=noise)
-    assert documents.run(store, numbers=[BAD], reading=READING) == documents.run(store, numbers=[BAD], reading=READING)
+    assert documents.run(store, numbers=[BAD], reading=READING) == documents.run(
+        store, numbers=[BAD], reading=READING
+    )
 
 
 def test_a_short_document_is_compared_with_beginnings_of_long_ones(tmp_path):
     texts = [*make.zipf_documents(7, 300, 900, 1100), *make.zipf_documents(8, 1, 40, 50)]
     make.write_megatron(tmp_path / "c", [[one] for one in texts])
     result = documents.run(tmp_path / "c.idx", numbers=[300], reading=READING)
-    assert result.exit_code == 0  # its 45 tokens diverge by 2 bits for their number alone, whole others by 0.3
+    assert (
+        result.exit_code == 0
+    )  # its 45 tokens diverge by 2 bits for their number alone, whole others by 0.3
     assert result.data["documents"][0]["num_peers"] == 160
 
 
@@ -137,7 +151,10 @@ def test_windows_and_documents_of_a_flat_store_are_counted_alike(tmp_path):
     order = np.arange(100, dtype="<u4")
     order.tofile(tmp_path / "global_indices_epoch1_seed1_size100.npy")
     result = documents.run(tmp_path, step=documents.step_of(3, 2, 61), reading=READING)
-    assert sorted(one["number"] for one in result.data["documents"]) == [4, 5]  # instances 4 and 5, one document each
+    assert sorted(one["number"] for one in result.data["documents"]) == [
+        4,
+        5,
+    ]  # instances 4 and 5, one document each
     assert [one["statistics"]["num_tokens"] for one in result.data["documents"]] == [61, 61]
 
 
@@ -158,7 +175,10 @@ def test_wrong_numbers_and_half_a_step_are_usage():
 
 
 def test_a_document_that_cannot_be_read_is_damage_and_the_rest_is_judged(tmp_path):
-    rows = [json.dumps({"text": f"row {n} of a corpus with enough words in it to be compared"}) for n in range(100)]
+    rows = [
+        json.dumps({"text": f"row {n} of a corpus with enough words in it to be compared"})
+        for n in range(100)
+    ]
     rows[4] = rows[4][:-9]
     (tmp_path / "c.jsonl").write_text("\n".join(rows) + "\n")
     result = documents.run(tmp_path / "c.jsonl", numbers=[3, 4])
@@ -192,13 +212,29 @@ def test_padding_that_is_told_of_is_no_filler():
         share_outside_vocabulary=0.0,
         share_padding=0.95,
     )
-    assert {one.measure for one in oddities(told, (), Commonest(id=0, share=0.95))} == {"same_id_share", "loop_share"}
-    assert oddities(told, (told,) * 30, Commonest(id=0, share=0.95)) == ()  # all others are like that
+    assert {one.measure for one in oddities(told, (), Commonest(id=0, share=0.95))} == {
+        "same_id_share",
+        "loop_share",
+    }
+    assert (
+        oddities(told, (told,) * 30, Commonest(id=0, share=0.95)) == ()
+    )  # all others are like that
 
 
 def test_the_command_prints_a_row_a_document_and_an_envelope(tmp_path):
     store = store_in(tmp_path, 9, plant=beyond_the_vocabulary)
-    words = ["documents", store.name, "--number", "16", "--number", str(BAD), "--vocab", "500", "--eos", "499"]
+    words = [
+        "documents",
+        store.name,
+        "--number",
+        "16",
+        "--number",
+        str(BAD),
+        "--vocab",
+        "500",
+        "--eos",
+        "499",
+    ]
     text = call(*words, cwd=tmp_path)
     assert text.returncode == 1
     rows = [line for line in text.stdout.splitlines() if " document " in line and "bytes" in line]

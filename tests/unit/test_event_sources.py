@@ -1,4 +1,7 @@
-"""What all readers of system evidence owe: one owner a file, bounded reading, and no error but ours."""
+"""What all readers of system evidence owe.
+
+One owner a file, bounded reading, and no error but ours.
+"""
 
 import os
 import random
@@ -10,14 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spiketriage.errors import EvidenceError
-from spiketriage.facts import EventFacts
+from spiketriage.nouns.telemetry import EventFacts
 from spiketriage.readers.events import text_lines
 from spiketriage.readers.events.sources import SOURCES
 from spiketriage.readers.look import best, look
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "events"
 GOOD = {
-    "kernel-log": event_logs.DMESG.encode() + event_logs.JOURNAL.encode() + event_logs.SHORT_ISO.encode(),
+    "kernel-log": event_logs.DMESG.encode()
+    + event_logs.JOURNAL.encode()
+    + event_logs.SHORT_ISO.encode(),
     "nccl-log": event_logs.NCCL.encode(),
     "torchrun-error": event_logs.TORCHRUN.encode(),
     "slurm": event_logs.SLURM.encode(),
@@ -41,7 +46,9 @@ def is_told(found):
 
 
 @pytest.mark.parametrize("name", sorted(GOOD))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_any_truncation_and_flip_gives_facts_or_a_sentence(tmp_path, name, data):
     good = GOOD[name]
@@ -55,7 +62,9 @@ def test_any_truncation_and_flip_gives_facts_or_a_sentence(tmp_path, name, data)
 
 
 @pytest.mark.parametrize("name", sorted(READERS))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(content=st.one_of(st.binary(max_size=400), st.sampled_from(sorted(GOOD.values()))))
 def test_a_reader_survives_what_is_not_its_own(tmp_path, name, content):
     path = tmp_path / "evidence_0"
@@ -66,7 +75,9 @@ def test_a_reader_survives_what_is_not_its_own(tmp_path, name, content):
 @pytest.mark.parametrize("name", sorted(READERS))
 def test_garbage(tmp_path, name):
     path = tmp_path / "garbage_0"
-    num_megabytes = 10 if name in ("job-log", "flight-recorder", "nvidia-smi") else 1  # job-log runs most of the others
+    num_megabytes = (
+        10 if name in ("job-log", "flight-recorder", "nvidia-smi") else 1
+    )  # job-log runs most of the others
     path.write_bytes(random.Random(3).randbytes(num_megabytes << 20))
     assert is_told(answer(READERS[name], path))
 

@@ -1,4 +1,7 @@
-"""Runs without our recorder: what a folder is found to hold, which logs are the run, and what its checkpoints are."""
+"""Runs without our recorder.
+
+What a folder is found to hold, which logs are the run, and what its checkpoints are.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,17 @@ import stack_damage
 from command_line import call
 
 from spiketriage.errors import EvidenceError
-from spiketriage.facts import LogFacts, Series
+from spiketriage.nouns.telemetry import LogFacts, Segment, Series
 from spiketriage.readers import discover as discovering
-from spiketriage.readers.checkpoints.generations import read_generation, read_generations, steps_told
+from spiketriage.readers.checkpoints.generations import (
+    read_generation,
+    read_generations,
+    steps_told,
+)
 from spiketriage.readers.discover import discover, files_of
 from spiketriage.readers.look import LFS_HEAD
-from spiketriage.readers.telemetry.foreign import choose
-from spiketriage.readers.telemetry.sources import read_telemetry
-from spiketriage.records import Segment
+from spiketriage.readers.telemetry.run.foreign import choose
+from spiketriage.readers.telemetry.run.sources import read_telemetry
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 HF = FIXTURES / "hf" / "checkpoint-4"
@@ -32,11 +38,16 @@ POINTER = LFS_HEAD + b"v1\noid sha256:00\nsize 9\n"
 
 
 def rows(*steps: int) -> str:
-    return "".join(json.dumps({"step": step, "loss": 2.0 + step, "grad_norm": 1.0}) + "\n" for step in steps)
+    return "".join(
+        json.dumps({"step": step, "loss": 2.0 + step, "grad_norm": 1.0}) + "\n" for step in steps
+    )
 
 
 def found(folder: Path) -> list[tuple[str, str, str]]:
-    return [(one.path.relative_to(folder).as_posix(), one.kind, one.format.NAME) for one in discover(folder).claims]
+    return [
+        (one.path.relative_to(folder).as_posix(), one.kind, one.format.NAME)
+        for one in discover(folder).claims
+    ]
 
 
 # What a folder holds
@@ -58,10 +69,17 @@ def test_last_weights_in_the_run_folder_do_not_hide_its_checkpoints_and_log(tmp_
     for name in ("model.safetensors", "config.json", "trainer_state.json", "training_args.bin"):
         shutil.copy(HF / name, tmp_path)
     (tmp_path / "slurm-1.out").write_text("starting\n")
-    assert {(".", "checkpoint", "hf-trainer"), ("checkpoint-4", "checkpoint", "hf-trainer")} <= set(found(tmp_path))
+    assert {(".", "checkpoint", "hf-trainer"), ("checkpoint-4", "checkpoint", "hf-trainer")} <= set(
+        found(tmp_path)
+    )
     assert (".", "telemetry", "hf-trainer-state") in found(tmp_path)
     own = next(one for one in read_generations(tmp_path, verify=True) if one.name == ".")
-    assert set(own.file_digests) <= {"model.safetensors", "config.json", "trainer_state.json", "training_args.bin"}
+    assert set(own.file_digests) <= {
+        "model.safetensors",
+        "config.json",
+        "trainer_state.json",
+        "training_args.bin",
+    }
 
 
 def test_a_part_of_a_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
@@ -104,7 +122,10 @@ def test_a_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:
 def test_only_wanted_claims_are_kept(tmp_path: Path) -> None:
     shutil.copytree(DCP, tmp_path / "step_3")
     (tmp_path / "metrics.jsonl").write_text(rows(1, 2))
-    kinds = {one.kind for one in discover(tmp_path, wanted=lambda claim: claim.kind == "telemetry").claims}
+    kinds = {
+        one.kind
+        for one in discover(tmp_path, wanted=lambda claim: claim.kind == "telemetry").claims
+    }
     assert kinds == {"telemetry"}
 
 
@@ -120,12 +141,22 @@ def test_the_files_behind_a_claim_are_what_a_freeze_copies(tmp_path: Path) -> No
 
 
 def log(
-    path: str, *, steps: range, rank: int | None = None, attempt: int = 0, form: str = "jsonl", trusted: bool = True
+    path: str,
+    *,
+    steps: range,
+    rank: int | None = None,
+    attempt: int = 0,
+    form: str = "jsonl",
+    trusted: bool = True,
 ) -> LogFacts:
-    return LogFacts(format=form, path=Path(path), series=(series(path, steps, rank, attempt, trusted=trusted),))
+    return LogFacts(
+        format=form, path=Path(path), series=(series(path, steps, rank, attempt, trusted=trusted),)
+    )
 
 
-def series(source: str, steps: range, rank: int | None, attempt: int, *, trusted: bool = True) -> Series:
+def series(
+    source: str, steps: range, rank: int | None, attempt: int, *, trusted: bool = True
+) -> Series:
     return Series(
         source=source,
         name="loss/mean",
@@ -140,7 +171,10 @@ def series(source: str, steps: range, rank: int | None, attempt: int, *, trusted
 
 def told(segments: tuple[Segment, ...]) -> list[tuple[str, int, int, int, int]]:
     """Source, attempt, rank, first and last step."""
-    return [(one.path.name, one.attempt, one.rank, one.steps[0].step, one.steps[-1].step) for one in segments]
+    return [
+        (one.path.name, one.attempt, one.rank, one.steps[0].step, one.steps[-1].step)
+        for one in segments
+    ]
 
 
 def test_a_log_that_begins_later_is_a_later_attempt() -> None:
@@ -170,7 +204,9 @@ def test_an_attempt_that_began_from_scratch_again_is_kept() -> None:
 
 def test_a_restart_inside_one_log_is_two_attempts() -> None:
     both = LogFacts(
-        format="jsonl", path=Path("a"), series=(series("a", range(1, 9), None, 0), series("a", range(5, 12), None, 1))
+        format="jsonl",
+        path=Path("a"),
+        series=(series("a", range(1, 9), None, 0), series("a", range(5, 12), None, 1)),
     )
     assert told(choose([both]).segments) == [("a", 0, 0, 1, 8), ("a", 1, 0, 5, 11)]
 
@@ -181,15 +217,22 @@ def test_every_rank_has_its_own_log() -> None:
 
 
 def test_the_same_run_in_another_format_is_not_merged() -> None:
-    chosen = choose([log("events", steps=range(1, 9), form="tensorboard"), log("rows", steps=range(1, 90))])
+    chosen = choose(
+        [log("events", steps=range(1, 9), form="tensorboard"), log("rows", steps=range(1, 90))]
+    )
     assert told(chosen.segments) == [("rows", 0, 0, 1, 89)]
-    assert chosen.notes == ("events (tensorboard): holds the same run once more and was not merged",)
+    assert chosen.notes == (
+        "events (tensorboard): holds the same run once more and was not merged",
+    )
 
 
 def test_steps_that_were_counted_lose_against_steps_that_are_written() -> None:
     """HF Trainer's console goes on after the last save, but has no step in its lines."""
     counted = log("console", steps=range(1, 30), form="hf-stdout", trusted=False)
-    assert told(choose([counted, log("state", steps=range(10, 110, 10), form="state")]).segments)[0][0] == "state"
+    assert (
+        told(choose([counted, log("state", steps=range(10, 110, 10), form="state")]).segments)[0][0]
+        == "state"
+    )
     assert told(choose([counted]).segments)[0][0] == "console"
 
 
@@ -217,12 +260,17 @@ def test_what_a_source_says_twice_counts_as_it_said_last() -> None:
 def test_telemetry_says_what_it_left_out_and_how_it_counts(tmp_path: Path) -> None:
     lightning = tmp_path / "logs" / "version_0"
     lightning.mkdir(parents=True)
-    (lightning / "metrics.csv").write_text("epoch,step,train_loss\n" + "".join(f"0,{n},{n / 2}\n" for n in range(9)))
+    (lightning / "metrics.csv").write_text(
+        "epoch,step,train_loss\n" + "".join(f"0,{n},{n / 2}\n" for n in range(9))
+    )
     (tmp_path / "short.jsonl").write_text(rows(1, 2))
     telemetry = read_telemetry(tmp_path)
     assert telemetry.steps == tuple(range(1, 10))
     assert any(note.startswith("logs") and "from 0" in note for note in telemetry.notes)
-    assert "the folder itself (jsonl): holds the same run once more and was not merged" in telemetry.notes
+    assert (
+        "the folder itself (jsonl): holds the same run once more and was not merged"
+        in telemetry.notes
+    )
 
 
 # What its checkpoints are
@@ -250,7 +298,9 @@ def test_one_generation_is_read_as_among_all(tmp_path: Path) -> None:
 
 
 def test_a_flipped_bit_is_named_to_the_tensor_and_its_parameter(tmp_path: Path) -> None:
-    saved = next(path for path in (FIXTURES / "torch_save" / "lightning").rglob("*.ckpt") if path.is_file())
+    saved = next(
+        path for path in (FIXTURES / "torch_save" / "lightning").rglob("*.ckpt") if path.is_file()
+    )
     with zipfile.ZipFile(saved) as archive:
         keys = [name.rpartition("/")[2] for name in archive.namelist() if "/data/" in name]
     told = []
@@ -270,7 +320,9 @@ def test_a_flipped_bit_is_named_to_the_tensor_and_its_parameter(tmp_path: Path) 
     assert not any(", of " in one for one in weights)
 
 
-def test_a_pointer_where_a_checkpoint_was_is_a_checkpoint_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_pointer_where_a_checkpoint_was_is_a_checkpoint_that_cannot_be_read(
+    tmp_path: Path,
+) -> None:
     for name in ("epoch=0-step=6.ckpt", "last.ckpt", "model.pt"):
         (tmp_path / name).write_bytes(POINTER)
     generations = read_generations(tmp_path, verify=False)
@@ -300,7 +352,10 @@ def test_steps_are_told_by_step_and_not_one_by_one() -> None:
 def test_a_generation_that_is_gone_is_told(tmp_path: Path) -> None:
     assert "no such file" in read_generation(tmp_path, "step_9", verify=True).problems[0]
     (tmp_path / "step_9").mkdir()
-    assert "no checkpoint of a known layout any more" in read_generation(tmp_path, "step_9", verify=True).problems[0]
+    assert (
+        "no checkpoint of a known layout any more"
+        in read_generation(tmp_path, "step_9", verify=True).problems[0]
+    )
 
 
 def test_an_incident_inside_a_checkpoint_is_no_part_of_it(tmp_path: Path) -> None:
@@ -315,7 +370,9 @@ def test_names_that_are_not_utf8_go_through_the_whole_desk(tmp_path: Path) -> No
     run = tmp_path / "run"
     run.mkdir()
     log = run / os.fsdecode(b"\xff\xfe.jsonl")
-    log.write_text("".join(f'{{"step": {step}, "loss": {3 - step / 100}}}\n' for step in range(1, 101)))
+    log.write_text(
+        "".join(f'{{"step": {step}, "loss": {3 - step / 100}}}\n' for step in range(1, 101))
+    )
     shutil.copytree(DCP, run / os.fsdecode(b"step_3\xff"))
     for command in ("freeze", "hash", "verify", "report"):
         done = call(command, str(run), cwd=tmp_path)

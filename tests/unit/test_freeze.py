@@ -19,12 +19,13 @@ from rehearsed import command_of
 from run_folder import flip_byte, write_run
 
 from spiketriage.errors import BusyError, EvidenceError, PartialError, UsageError
+from spiketriage.evidence import layout
+from spiketriage.evidence.frozen import load_view
+from spiketriage.evidence.gather import COPIERS, gather
 from spiketriage.incident import store
 from spiketriage.readers.settings import read_settings
-from spiketriage.readers.telemetry.native import read_segment
-from spiketriage.runbook import check, freeze, layout
-from spiketriage.runbook.evidence import load_view
-from spiketriage.runbook.gather import COPIERS, gather
+from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.runbook import check, freeze
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +36,9 @@ def quiet(monkeypatch):
 
 
 def frozen(run, **options):
-    return freeze.run(run, incidents=None, incident=None, argv=["spiketriage", "freeze", str(run)], **options)
+    return freeze.run(
+        run, incidents=None, incident=None, argv=["spiketriage", "freeze", str(run)], **options
+    )
 
 
 def dossier(run):
@@ -87,8 +90,14 @@ def test_the_bag_holds_exactly_the_copied_files_with_their_digests(tmp_path):
     for line in (bag / "manifest-sha256.txt").read_text().splitlines():
         digest, name = line.split("  ", 1)
         listed[unquote(name, errors="surrogateescape")] = digest
-    held = {path.relative_to(bag).as_posix(): path for path in (bag / "data").rglob("*") if path.is_file()}
-    assert listed == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in held.items()}
+    held = {
+        path.relative_to(bag).as_posix(): path
+        for path in (bag / "data").rglob("*")
+        if path.is_file()
+    }
+    assert listed == {
+        name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in held.items()
+    }
     for name, source in {
         "data/telemetry/rank-00001.attempt-001.seg": "telemetry/rank-00001.attempt-001.seg",
         "data/generations/step-000080/MANIFEST.json": "checkpoints/step-000080/MANIFEST.json",
@@ -175,7 +184,9 @@ def test_a_torn_tail_is_told_and_costs_nothing_else(tmp_path):
     run = write_run(tmp_path / "run", spike_at=110, torn_bytes=100)
     result = frozen(run)
     assert result.exit_code == 0
-    assert any("rank-00001.attempt-001.seg" in line and "bytes lost" in line for line in result.lines)
+    assert any(
+        "rank-00001.attempt-001.seg" in line and "bytes lost" in line for line in result.lines
+    )
 
 
 def test_damage_inside_a_segment_is_a_gap_that_names_the_lost_steps(tmp_path):
@@ -186,7 +197,9 @@ def test_damage_inside_a_segment_is_a_gap_that_names_the_lost_steps(tmp_path):
     assert 90 < lost < 115
     result = frozen(run)
     assert result.exit_code == 6
-    name = f"gap: telemetry/rank-00001.attempt-001: steps {lost}–120 unreadable: unreadable from byte "
+    name = (
+        f"gap: telemetry/rank-00001.attempt-001: steps {lost}–120 unreadable: unreadable from byte "
+    )
     assert [line.startswith(name) for line in result.lines if line.startswith("gap: ")] == [True]
     noted = check.run(run, incidents=None, incident=None, argv=["spiketriage", "check"]).lines
     assert f"note: rank 1: steps {lost}–120 unreadable, not compared" in noted
@@ -217,7 +230,9 @@ def test_a_damaged_generation_is_a_gap_and_an_unfinished_one_is_not(tmp_path, da
         (folder / damage).unlink()
     result = frozen(run)
     assert result.exit_code == 6
-    assert any(line.startswith("gap: checkpoints/step-000080: is damaged: ") for line in result.lines)
+    assert any(
+        line.startswith("gap: checkpoints/step-000080: is damaged: ") for line in result.lines
+    )
     assert dossier(run).anchors.known_good == "step-000040"
     other = write_run(tmp_path / "other", spike_at=110, missing_complete="step-000080")
     assert frozen(other).exit_code == 0
@@ -226,7 +241,9 @@ def test_a_damaged_generation_is_a_gap_and_an_unfinished_one_is_not(tmp_path, da
 def test_a_data_folder_that_cannot_be_looked_at_is_a_gap(tmp_path):
     run = write_run(tmp_path / "run", spike_at=110)
     shutil.rmtree(run / "data")
-    (run / "data").symlink_to("x" * 300)  # no user, root included, can look behind a name that is too long
+    (run / "data").symlink_to(
+        "x" * 300
+    )  # no user, root included, can look behind a name that is too long
     result = frozen(run)
     assert result.exit_code == 6
     assert "gap: data/index.json: cannot be read: File name too long" in result.lines
@@ -250,14 +267,19 @@ def test_without_any_telemetry_the_rest_is_kept(tmp_path):
     result = frozen(run)
     assert result.exit_code == 6
     assert any(line.startswith("gap: telemetry: ") for line in result.lines)
-    assert any(line.startswith("onset: unknown (no telemetry: nothing could be scanned: ") for line in result.lines)
+    assert any(
+        line.startswith("onset: unknown (no telemetry: nothing could be scanned: ")
+        for line in result.lines
+    )
     assert result.incident.endswith("-unknown")
     assert frozen(run).incident == result.incident
     assert (evidence(run) / "data" / "config.json").is_file()
     assert dossier(run).anchors.known_good == "step-000120"
 
 
-@pytest.mark.parametrize("damage", ["missing file", "missing folder", "lying index", "missing shard"])
+@pytest.mark.parametrize(
+    "damage", ["missing file", "missing folder", "lying index", "missing shard"]
+)
 def test_damage_elsewhere_is_a_gap(tmp_path, damage):
     run = write_run(tmp_path / "run", spike_at=110)
     if damage == "missing file":
@@ -337,7 +359,9 @@ def test_another_onset_and_a_longer_audit_make_new_incidents(tmp_path):
 def test_one_incidents_folder_may_serve_several_runs(tmp_path):
     runs = [write_run(tmp_path / name, spike_at=110) for name in ("a", "b")]
     ids = [
-        freeze.run(run, incidents=tmp_path / "shared", incident=None, argv=["spiketriage", "freeze"]).incident
+        freeze.run(
+            run, incidents=tmp_path / "shared", incident=None, argv=["spiketriage", "freeze"]
+        ).incident
         for run in (*runs, *runs)
     ]
     assert ids[:2] == ids[2:]
@@ -361,7 +385,10 @@ def test_known_good_outlives_the_trainers_rotation(tmp_path):
         "rank-00001.json",
         "tensors",
     ]
-    assert sorted(path.name for path in (good.path / "tensors").iterdir()) == [".metadata", "__0_0.distcp"]
+    assert sorted(path.name for path in (good.path / "tensors").iterdir()) == [
+        ".metadata",
+        "__0_0.distcp",
+    ]
     assert (found.folder / "evidence" / "pinned" / "data" / "shard-00001.bin").is_file()
 
 
@@ -386,7 +413,9 @@ def test_where_no_link_is_possible_the_files_are_referenced_with_a_warning(tmp_p
     try:
         result = freeze.run(run, incidents=incidents, incident=None, argv=["spiketriage", "freeze"])
         assert result.exit_code == 0
-        assert any(line.startswith("warning: ") and "another file system" in line for line in result.lines)
+        assert any(
+            line.startswith("warning: ") and "another file system" in line for line in result.lines
+        )
         rows = store.find(run, incidents=incidents, wanted=None).dossier().artifacts
         assert {row.kept for row in rows if row.kind in ("checkpoint", "shard")} == {"referenced"}
     finally:
@@ -396,7 +425,8 @@ def test_where_no_link_is_possible_the_files_are_referenced_with_a_warning(tmp_p
 def start(run):
     code = (
         "import sys; from pathlib import Path; from spiketriage.runbook import freeze;"
-        "freeze.run(Path(sys.argv[1]), incidents=None, incident=None, argv=['spiketriage', 'freeze']);"
+        "freeze.run(Path(sys.argv[1]), incidents=None, incident=None, argv=['spiketriage', "
+        "'freeze']);"
         "assert 'torch' not in sys.modules"
     )
     env = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -429,7 +459,9 @@ def wait_for(condition, timeout_s=30.0):
         "evidence/manifest-sha256.txt",
     ],
 )
-def test_a_killed_freeze_leaves_a_readable_incident_and_the_same_command_finishes_it(tmp_path, reached):
+def test_a_killed_freeze_leaves_a_readable_incident_and_the_same_command_finishes_it(
+    tmp_path, reached
+):
     run = write_run(tmp_path / "run", spike_at=110)
     incidents = run / ".spiketriage" / "incidents"
     process = start(run)
@@ -464,16 +496,26 @@ OURS = command_of(os.getpid())
 
 
 def children_of_this_process():
-    """Those that run a program of their own: one that is stopped between vfork and exec would stop us with it."""
+    """Those that run a program of their own.
+
+    One that is stopped between vfork and exec would stop us with it.
+    """
     found = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    return {pid for path in found for pid in map(int, path.read_text().split()) if command_of(pid) not in (b"", OURS)}
+    return {
+        pid
+        for path in found
+        for pid in map(int, path.read_text().split())
+        if command_of(pid) not in (b"", OURS)
+    }
 
 
 def test_a_collector_that_hangs_costs_only_itself(tmp_path):
     run = write_run(tmp_path / "run")
     before = children_of_this_process()
     gathered = []
-    thread = threading.Thread(target=lambda: gathered.append(gather(run, tmp_path / "payload", COPIERS, timeout_s=3.0)))
+    thread = threading.Thread(
+        target=lambda: gathered.append(gather(run, tmp_path / "payload", COPIERS, timeout_s=3.0))
+    )
     thread.start()
     (child,) = wait_for(lambda: children_of_this_process() - before)
     os.kill(child, signal.SIGSTOP)  # what a dead network mount looks like from outside
@@ -489,7 +531,9 @@ def test_a_collector_that_dies_costs_only_itself(tmp_path):
     run = write_run(tmp_path / "run")
     before = children_of_this_process()
     gathered = []
-    thread = threading.Thread(target=lambda: gathered.append(gather(run, tmp_path / "payload", COPIERS)))
+    thread = threading.Thread(
+        target=lambda: gathered.append(gather(run, tmp_path / "payload", COPIERS))
+    )
     thread.start()
     (child,) = wait_for(lambda: children_of_this_process() - before)
     os.kill(child, signal.SIGKILL)
@@ -503,7 +547,9 @@ def test_a_full_disk_is_one_clear_error_and_the_same_command_finishes(tmp_path):
     run = write_run(tmp_path / "run", spike_at=110)
     (run / "logs" / "z-large.log").write_bytes(b"x" * 40_000_000)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python itself has it; a write then fails with EFBIG
+    signal.signal(
+        signal.SIGXFSZ, signal.SIG_IGN
+    )  # as Python itself has it; a write then fails with EFBIG
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (30_000_000, hard))
         with pytest.raises(
@@ -536,7 +582,9 @@ def test_log_folders_of_the_same_file_names_are_kept_apart(tmp_path):
     (run / "more").mkdir()
     (run / "more" / "rank-00000.log").write_text("other\n")
     toml = (run / "spiketriage.toml").read_text()
-    (run / "spiketriage.toml").write_text(toml.replace('id = "tiny"', 'id = "tiny"\nlogs = ["logs", "more"]'))
+    (run / "spiketriage.toml").write_text(
+        toml.replace('id = "tiny"', 'id = "tiny"\nlogs = ["logs", "more"]')
+    )
     frozen(run)
     data = evidence(run) / "data" / layout.LOGS
     assert (data / "rank-00000.log").read_text() == "step 1\nstep 2\n"

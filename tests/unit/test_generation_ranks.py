@@ -1,4 +1,7 @@
-"""Generations of two real ranks: what one, two and four ranks make of them, and every way a folder can be wrong."""
+"""Generations of two real ranks.
+
+What one, two and four ranks make of them, and every way a folder can be wrong.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 
 from spiketriage.errors import EvidenceError
 from spiketriage.readers.checkpoints.native import read_generation, read_generations
-from spiketriage.train.checkpoint import load_verified
+from spiketriage.train.generations.generation import load_verified
 
 pytestmark = pytest.mark.slow
 FILES = (
@@ -43,7 +46,11 @@ def saved(folder: Path) -> list[dict[str, Any]]:
 def expected(seed: int) -> dict[str, Any]:
     params, moments = generation_ranks.whole(seed), generation_ranks.whole(seed + 1000)
     tensors = {name: one.float().tolist() for name, one in params.items()}
-    return {**tensors, **{f"{n}/exp_avg": one.float().tolist() for n, one in moments.items()}, "w/step": float(seed)}
+    return {
+        **tensors,
+        **{f"{n}/exp_avg": one.float().tolist() for n, one in moments.items()},
+        "w/step": float(seed),
+    }
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
@@ -56,7 +63,11 @@ def test_any_number_of_ranks_goes_on_where_two_stopped(
         assert loaded["tensors"] == expected(40)
         assert loaded["bias"] == [40.0] * 4
         assert (loaded["scheduler"], loaded["scaler"]) == ({"last_step": 40}, {"scale": 1024.0})
-        assert (loaded["guard"], loaded["cursor"], loaded["num_tokens"]) == ({"patience": 40}, {"position": 280}, 2560)
+        assert (loaded["guard"], loaded["cursor"], loaded["num_tokens"]) == (
+            {"patience": 40},
+            {"position": 280},
+            2560,
+        )
         assert loaded["rng"] == (saved[rank]["rng"] if num_ranks == 2 else {})
     rows = [one["40"]["local"]["w"][0] for one in told]
     assert (sum(rows), max(rows)) == (10, math.ceil(10 / num_ranks))
@@ -66,25 +77,39 @@ def test_a_cursor_of_each_rank_s_own_goes_on_with_as_many_ranks_alone(
     saved: list[dict[str, Any]], folder: Path
 ) -> None:
     assert [one["mine"] for one in saved] == [{"position": 420, "rank": rank} for rank in (0, 1)]
-    with pytest.raises(EvidenceError, match="saved by 2 ranks, loaded by 1: cursor differs") as caught:
+    with pytest.raises(
+        EvidenceError, match="saved by 2 ranks, loaded by 1: cursor differs"
+    ) as caught:
         load_verified(folder / "step-000060")
     assert "is_cursor_global=True" in caught.value.hint
 
 
-def test_the_background_save_wrote_what_was_there_when_it_was_called(saved: list[dict[str, Any]], folder: Path) -> None:
+def test_the_background_save_wrote_what_was_there_when_it_was_called(
+    saved: list[dict[str, Any]], folder: Path
+) -> None:
     assert [(one["newest"], one["total"]) for one in saved] == [("step-000060", 2.0)] * 2
     facts = read_generations(folder, verify=True)
     assert [one.name for one in facts] == ["step-000020", "step-000040", "step-000060"]
     assert [(one.complete, one.problems, one.nonfinite) for one in facts] == [(True, (), ())] * 3
     loaded = load_verified(folder / "step-000040")
-    assert {name: one.float().tolist() for name, one in loaded.params.items()}.items() <= expected(40).items()
+    assert {name: one.float().tolist() for name, one in loaded.params.items()}.items() <= expected(
+        40
+    ).items()
 
 
-def test_the_desk_sees_the_same_files_and_both_ranks(saved: list[dict[str, Any]], folder: Path) -> None:
+def test_the_desk_sees_the_same_files_and_both_ranks(
+    saved: list[dict[str, Any]], folder: Path
+) -> None:
     facts = read_generation(folder / "step-000020", verify=True)
     assert facts.manifest is not None
-    assert (facts.manifest.world_size, facts.manifest.step, facts.manifest.num_tokens) == (2, 20, 1280)
-    assert sorted(facts.file_digests) == [name for name in FILES if "." in name and name != "MANIFEST.json"]
+    assert (facts.manifest.world_size, facts.manifest.step, facts.manifest.num_tokens) == (
+        2,
+        20,
+        1280,
+    )
+    assert sorted(facts.file_digests) == [
+        name for name in FILES if "." in name and name != "MANIFEST.json"
+    ]
     shards = facts.manifest.tensors["rank-1"]["params"]
     assert sorted(shards) == ["b", "tp@dp=1", "w@dp=1"]
 
@@ -108,7 +133,10 @@ BOTH = {"the job", "the desk"}
 
 
 def refusals(generation: Path, name: str) -> set[str]:
-    """Who refuses the folder and names the file; with a mark that does not fit, either file may be the wrong one."""
+    """Who refuses the folder and names the file.
+
+    With a mark that does not fit, either file may be the wrong one.
+    """
     place = str(generation if name in ("COMPLETE", "MANIFEST.json") else generation / name)
     found = set()
     try:
@@ -121,7 +149,9 @@ def refusals(generation: Path, name: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def copies(saved: list[dict[str, Any]], folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def copies(
+    saved: list[dict[str, Any]], folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """The generations 20 and 40, to be damaged and mended again."""
     place = tmp_path_factory.mktemp("copies")
     for name in ("step-000020", "step-000040"):
@@ -130,8 +160,12 @@ def copies(saved: list[dict[str, Any]], folder: Path, tmp_path_factory: pytest.T
 
 
 @settings(max_examples=150, deadline=None)
-@given(name=st.sampled_from(FILES), place=st.floats(0, 1, exclude_max=True), change=st.integers(1, 255))
-def test_any_byte_of_any_file_is_vouched_for(copies: Path, name: str, place: float, change: int) -> None:
+@given(
+    name=st.sampled_from(FILES), place=st.floats(0, 1, exclude_max=True), change=st.integers(1, 255)
+)
+def test_any_byte_of_any_file_is_vouched_for(
+    copies: Path, name: str, place: float, change: int
+) -> None:
     path = copies / "step-000020" / name
     data = path.read_bytes()
     changed = bytearray(data)
@@ -145,13 +179,20 @@ def test_any_byte_of_any_file_is_vouched_for(copies: Path, name: str, place: flo
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("how", ["missing", "empty", "cut", "longer", "of another generation"])
-def test_any_file_that_is_missing_or_of_something_else_is_refused(copies: Path, name: str, how: str) -> None:
+def test_any_file_that_is_missing_or_of_something_else_is_refused(
+    copies: Path, name: str, how: str
+) -> None:
     path, other = (copies / step / name for step in ("step-000020", "step-000040"))
     data = path.read_bytes()
     if how == "missing":
         path.unlink()
     else:
-        wrong = {"empty": b"", "cut": data[:-1], "longer": data + b"\0", "of another generation": other.read_bytes()}
+        wrong = {
+            "empty": b"",
+            "cut": data[:-1],
+            "longer": data + b"\0",
+            "of another generation": other.read_bytes(),
+        }
         path.write_bytes(wrong[how])
     try:
         assert refusals(copies / "step-000020", name) == BOTH
@@ -170,22 +211,33 @@ def test_files_swapped_between_ranks_are_refused(copies: Path, names: tuple[str,
         one.write_bytes(ours), other.write_bytes(theirs)
 
 
-@pytest.mark.parametrize("name", ["rank-00002.json", "tensors/__2_0.distcp", "tensors/__0_1.distcp", "notes.txt"])
+@pytest.mark.parametrize(
+    "name", ["rank-00002.json", "tensors/__2_0.distcp", "tensors/__0_1.distcp", "notes.txt"]
+)
 def test_a_file_more_is_refused(copies: Path, name: str) -> None:
-    (copies / "step-000020" / name).write_bytes((copies / "step-000020" / "rank-00001.json").read_bytes())
+    (copies / "step-000020" / name).write_bytes(
+        (copies / "step-000020" / "rank-00001.json").read_bytes()
+    )
     try:
         assert refusals(copies / "step-000020", name) == BOTH
     finally:
         (copies / "step-000020" / name).unlink()
 
 
-def test_manifest_and_mark_of_another_generation_together_are_refused(copies: Path, tmp_path: Path) -> None:
+def test_manifest_and_mark_of_another_generation_together_are_refused(
+    copies: Path, tmp_path: Path
+) -> None:
     copy = shutil.copytree(copies / "step-000020", tmp_path / "step-000020")
     for name in ("MANIFEST.json", "COMPLETE"):
         shutil.copy(copies / "step-000040" / name, copy / name)
-    with pytest.raises(EvidenceError, match="expected that of step-000020, found that of step-000040"):
+    with pytest.raises(
+        EvidenceError, match="expected that of step-000020, found that of step-000040"
+    ):
         load_verified(copy)
-    assert "the manifest is that of generation step-000040" in read_generation(copy, verify=False).problems[0]
+    assert (
+        "the manifest is that of generation step-000040"
+        in read_generation(copy, verify=False).problems[0]
+    )
     whole = shutil.copytree(copies / "step-000040", tmp_path / "step-000021")
     with pytest.raises(EvidenceError, match="found that of step-000040"):
         load_verified(whole)

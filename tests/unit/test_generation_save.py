@@ -1,4 +1,7 @@
-"""Generations as one process saves and loads them: what comes back is what went in, or it is refused by name."""
+"""Generations as one process saves and loads them.
+
+What comes back is what went in, or it is refused by name.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,8 @@ from torch import nn
 from spiketriage.digests import of_file
 from spiketriage.errors import CorruptFileError, EvidenceError, PartialError, UsageError
 from spiketriage.readers.checkpoints.native import read_generation
-from spiketriage.train import random_state
-from spiketriage.train.background_save import BackgroundSaver
-from spiketriage.train.checkpoint import (
+from spiketriage.train.generations.background_save import BackgroundSaver
+from spiketriage.train.generations.generation import (
     Provenance,
     load_verified,
     newest_complete,
@@ -30,9 +32,10 @@ from spiketriage.train.checkpoint import (
     read_manifest,
     save,
 )
-from spiketriage.train.module_state import capture, put
-from spiketriage.train.rank_state import RankState, digest_state
-from spiketriage.train.retention import Retention, retain
+from spiketriage.train.generations.module_state import capture, put
+from spiketriage.train.generations.rank_state import RankState, digest_state
+from spiketriage.train.generations.retention import Retention, retain
+from spiketriage.train.recording import random_state
 
 PROVENANCE = Provenance(
     hparams={"clip": 1.0},
@@ -48,7 +51,12 @@ def state(step: int) -> RankState:
     generator = torch.Generator().manual_seed(step)
     weight = torch.randn(5, 3, generator=generator)
     return RankState(
-        params={"w": weight, "turned": weight.t(), "half": weight.to(torch.bfloat16), "tiny": torch.zeros(0, 2)},
+        params={
+            "w": weight,
+            "turned": weight.t(),
+            "half": weight.to(torch.bfloat16),
+            "tiny": torch.zeros(0, 2),
+        },
         optimizer={"w/step": torch.tensor(float(step)), "w/exp_avg": weight * 0.1},
         buffers={"amax": torch.full((16,), float(step)), "fp8": weight.to(torch.float8_e4m3fn)},
         scheduler={"last_step": step},
@@ -62,7 +70,9 @@ def state(step: int) -> RankState:
 
 
 def written(checkpoints: Path, *steps: int) -> list[Path]:
-    return [save(checkpoints, step=step, state=state(step), provenance=PROVENANCE) for step in steps]
+    return [
+        save(checkpoints, step=step, state=state(step), provenance=PROVENANCE) for step in steps
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +96,16 @@ def test_a_load_gives_back_what_was_saved(saved: Path) -> None:
 def test_torch_alone_reads_the_tensors_under_its_own_names(saved: Path) -> None:
     import torch.distributed.checkpoint as dcp
 
-    template = {"model": {"w": torch.zeros(5, 3)}, "optimizer": {"state": {"w": {"exp_avg": torch.zeros(5, 3)}}}}
+    template = {
+        "model": {"w": torch.zeros(5, 3)},
+        "optimizer": {"state": {"w": {"exp_avg": torch.zeros(5, 3)}}},
+    }
     with pytest.warns(UserWarning, match="torch.distributed is disabled"):
         dcp.load(template, checkpoint_id=saved / "tensors")
     assert torch.equal(template["model"]["w"], state(20).params["w"])  # type: ignore[arg-type]
-    assert torch.equal(template["optimizer"]["state"]["w"]["exp_avg"], state(20).optimizer["w/exp_avg"])
+    assert torch.equal(
+        template["optimizer"]["state"]["w"]["exp_avg"], state(20).optimizer["w/exp_avg"]
+    )
 
 
 def test_the_desk_reads_the_same_generation_and_finds_nothing_wrong(saved: Path) -> None:
@@ -99,19 +114,29 @@ def test_the_desk_reads_the_same_generation_and_finds_nothing_wrong(saved: Path)
     assert (facts.problems, facts.nonfinite) == ((), ())
     assert facts.manifest is not None
     mine = digest_state(state(20)).fields
-    assert {name for name, digest in facts.manifest.fields["rank-0"].items() if digest != mine[name]} <= {"rng"}
+    assert {
+        name for name, digest in facts.manifest.fields["rank-0"].items() if digest != mine[name]
+    } <= {"rng"}
     assert facts.manifest.num_tokens == 64 * 20
 
 
-def test_a_scale_in_a_buffer_may_be_large_where_a_weight_may_not_and_neither_may_be_nan(tmp_path: Path) -> None:
+def test_a_scale_in_a_buffer_may_be_large_where_a_weight_may_not_and_neither_may_be_nan(
+    tmp_path: Path,
+) -> None:
     whole = state(20)
-    large = {"scale": torch.tensor(1.5e8), "bias": torch.tensor([0.0, float("nan")]), "none": torch.zeros(2, 2)}
+    large = {
+        "scale": torch.tensor(1.5e8),
+        "bias": torch.tensor([0.0, float("nan")]),
+        "none": torch.zeros(2, 2),
+    }
     saved = save(tmp_path, step=20, state=replace(whole, buffers=large), provenance=PROVENANCE)
     facts = read_generation(saved, verify=True)
     assert (facts.odd, facts.notes) == ((), ())
     assert [text.partition(":")[0] for text in facts.nonfinite] == ["buffers.bias"]
     flipped = replace(whole, params={**whole.params, "w": torch.full((5, 3), 1.5e8)})
-    (odd,) = read_generation(save(tmp_path, step=21, state=flipped, provenance=PROVENANCE), verify=True).odd
+    (odd,) = read_generation(
+        save(tmp_path, step=21, state=flipped, provenance=PROVENANCE), verify=True
+    ).odd
     assert odd.startswith("model.w: holds 1.5e+08")
 
 
@@ -123,10 +148,14 @@ def test_a_state_that_differs_anywhere_has_another_digest_in_that_field_alone() 
     same = {name for name in whole if whole[name] == other[name]}
     assert same == {"placement", "scaler"}
     moved = replace(state(21), cursor={"step": 20, "position": 147})
-    assert [name for name, digest in digest_state(moved).fields.items() if digest != other[name]] == ["cursor"]
+    assert [
+        name for name, digest in digest_state(moved).fields.items() if digest != other[name]
+    ] == ["cursor"]
 
 
-def test_a_manifest_that_was_changed_together_with_its_mark_is_still_refused(tmp_path: Path) -> None:
+def test_a_manifest_that_was_changed_together_with_its_mark_is_still_refused(
+    tmp_path: Path,
+) -> None:
     (folder,) = written(tmp_path, 20)
     manifest = json.loads((folder / "MANIFEST.json").read_text())
     manifest["fields"]["rank-0"]["cursor"] = "0" * 32
@@ -141,8 +170,14 @@ def test_a_manifest_that_was_changed_together_with_its_mark_is_still_refused(tmp
     [
         ({"w": torch.zeros(5, 4)}, "parameters: expected those of the model alone, found half"),
         ({"w": torch.zeros(5, 3), "new": torch.zeros(1)}, "parameters: expected new, found none"),
-        ({**state(1).params, "w": torch.zeros(5, 4)}, r"parameter w: expected float32\[5, 4\].*found float32\[5, 3\]"),
-        ({**state(1).params, "half": torch.zeros(5, 3)}, r"parameter half: expected float32.*found bfloat16\[5, 3\]"),
+        (
+            {**state(1).params, "w": torch.zeros(5, 4)},
+            r"parameter w: expected float32\[5, 4\].*found float32\[5, 3\]",
+        ),
+        (
+            {**state(1).params, "half": torch.zeros(5, 3)},
+            r"parameter half: expected float32.*found bfloat16\[5, 3\]",
+        ),
     ],
 )
 def test_another_model_is_refused_and_no_dtype_is_changed_in_silence(
@@ -154,7 +189,13 @@ def test_another_model_is_refused_and_no_dtype_is_changed_in_silence(
 
 def test_the_generators_go_on_with_the_numbers_that_would_have_come(tmp_path: Path) -> None:
     def drawn() -> list[float]:
-        return [random.gauss(0, 1), random.random(), np.random.normal(), np.random.rand(), float(torch.rand(()))]
+        return [
+            random.gauss(0, 1),
+            random.random(),
+            np.random.normal(),
+            np.random.rand(),
+            float(torch.rand(())),
+        ]
 
     random.seed(3), np.random.seed(4), torch.manual_seed(5)
     drawn()  # leaves a half of a pair of normal numbers behind in two of them
@@ -185,12 +226,21 @@ def test_a_model_goes_on_bit_for_bit_with_what_its_optimizer_held(tmp_path: Path
     put(load_verified(folder, dict(other.named_parameters())), other, its)
     for one, optim in ((model, optimizer), (other, its)):
         step(one, optim)
-    first, second = (digest_state(replace(state(1), **_groups(*pair))) for pair in ((model, optimizer), (other, its)))
+    first, second = (
+        digest_state(replace(state(1), **_groups(*pair)))
+        for pair in ((model, optimizer), (other, its))
+    )
     assert first.tensors == second.tensors
-    assert set(first.tensors["buffers"]) == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    assert set(first.tensors["buffers"]) == {
+        "1.running_mean",
+        "1.running_var",
+        "1.num_batches_tracked",
+    }
 
 
-def _groups(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, torch.Tensor]]:
+def _groups(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> dict[str, dict[str, torch.Tensor]]:
     held = capture(model, optimizer)
     return {"params": held.params, "optimizer": held.optimizer, "buffers": held.buffers}
 
@@ -207,7 +257,9 @@ def test_a_parameter_that_the_model_does_not_name_cannot_be_saved() -> None:
 def test_the_newest_generation_that_is_complete_is_chosen(tmp_path: Path) -> None:
     assert newest_complete(tmp_path) is None
     folders = written(tmp_path, 20, 40, 60, 1_000_000)
-    assert newest_complete(tmp_path) == folders[3]  # one digit more than the names have: not in the order of letters
+    assert (
+        newest_complete(tmp_path) == folders[3]
+    )  # one digit more than the names have: not in the order of letters
     (folders[3] / "COMPLETE").unlink()
     (folders[2] / "COMPLETE").write_text("0" * 32)
     assert newest_complete(tmp_path) == folders[1]
@@ -234,7 +286,10 @@ def test_a_step_that_is_saved_again_moves_the_first_aside(tmp_path: Path) -> Non
     other = replace(state(20), num_tokens=5)
     folder = save(tmp_path, step=20, state=other, provenance=PROVENANCE)
     assert load_verified(folder).num_tokens == 5
-    assert sorted(path.name for path in (tmp_path / "superseded").iterdir()) == ["step-000020.0", "step-000020.1"]
+    assert sorted(path.name for path in (tmp_path / "superseded").iterdir()) == [
+        "step-000020.0",
+        "step-000020.1",
+    ]
     assert (tmp_path / "superseded" / "step-000020.1" / "COMPLETE").exists()
 
 
@@ -244,10 +299,16 @@ def test_retention_keeps_what_may_still_be_needed(tmp_path: Path) -> None:
     os.link(folders[1] / "rank-00000.json", tmp_path / "kept-by-a-freeze.json")
     (folders[3] / "COMPLETE").unlink()
     gone = retain(tmp_path, Retention(detection_delay_steps=35), newest_step=100)
-    # 65 is the horizon: 60 is the newest one behind it, 40 was never completed, 10 and 20 are pinned
+    # 65 is the horizon: 60 is the newest one behind it, 40 was never completed, 10 and 20 are
+    # pinned
     assert sorted(path.name for path in gone) == ["step-000030", "step-000030.0", "step-000050"]
     left = sorted(path.name for path in tmp_path.glob("step-*"))
-    assert left == ["step-000010", "step-000020", "step-000040", *(f"step-{step:06d}" for step in range(60, 110, 10))]
+    assert left == [
+        "step-000010",
+        "step-000020",
+        "step-000040",
+        *(f"step-{step:06d}" for step in range(60, 110, 10)),
+    ]
     assert load_verified(folders[0]).num_tokens == 640
 
 
@@ -291,7 +352,14 @@ def test_a_kill_at_any_moment_leaves_every_generation_whole_or_unfinished(tmp_pa
     last = 0
     for attempt in range(6):
         child = subprocess.Popen(
-            [sys.executable, "-c", SAVING, str(tmp_path / str(attempt)), str(tests), str(tests.parent)],
+            [
+                sys.executable,
+                "-c",
+                SAVING,
+                str(tmp_path / str(attempt)),
+                str(tests),
+                str(tests.parent),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -304,7 +372,10 @@ def test_a_kill_at_any_moment_leaves_every_generation_whole_or_unfinished(tmp_pa
         last = int(told[-1]) if told else 0
         found = newest_complete(tmp_path / str(attempt))
         step = 0 if found is None else load_verified(found).num_tokens // 64
-        assert step in (last, last + 1)  # what was told is there; the next may have been finished in time
+        assert step in (
+            last,
+            last + 1,
+        )  # what was told is there; the next may have been finished in time
     assert last > 0
 
 
@@ -319,7 +390,9 @@ with exit_with_code():
 """
 
 
-def test_a_disk_that_is_full_ends_with_a_sentence_and_costs_only_the_new_generation(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_ends_with_a_sentence_and_costs_only_the_new_generation(
+    tmp_path: Path,
+) -> None:
     tests = Path(__file__).parent
     command = [sys.executable, "-c", FULL, str(tmp_path / "run"), str(tests), str(tests.parent)]
     told = subprocess.run(command, capture_output=True, text=True)

@@ -1,4 +1,7 @@
-"""The guard in a loop: a skip changes no bit, the accounts are exact, and a resumed run goes on as if uninterrupted."""
+"""The guard in a loop.
+
+A skip changes no bit, the accounts are exact, and a resumed run goes on as if uninterrupted.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recording import IDENTITY, ROOT
 
-from spiketriage.detect import Trigger
+from spiketriage.detect.detector import Trigger
 from spiketriage.errors import EvidenceError, GuardStopError, UsageError
-from spiketriage.readers.telemetry.native import read_segment
-from spiketriage.train.guard import Decision, Guard, Policy
-from spiketriage.train.guard_policy import ACTIONS, KINDS, kind_of
-from spiketriage.train.held import Held
-from spiketriage.train.recorder import Recorder
+from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.train.guarding.guard import Decision, Guard, Policy
+from spiketriage.train.guarding.held import Held
+from spiketriage.train.guarding.policy import ACTIONS, KINDS, kind_of
+from spiketriage.train.recording.recorder import Recorder
 
 SKIPS = Policy(outlier="skip", max_repeats=100)
 FAULTS: Faults = {
@@ -38,12 +41,19 @@ def steady(guard: Guard, steps: range, **odd: Any) -> Decision:
     """Healthy steps with a little noise; `odd` replaces values of each."""
     for step in steps:
         noise = 0.01 * math.sin(7.0 * step)
-        told = {"loss_sum": 8 * (2.0 + noise), "grad_norm": 1.0 + noise, "lr": 1e-3, "ids": [f"d{step}"], **odd}
+        told = {
+            "loss_sum": 8 * (2.0 + noise),
+            "grad_norm": 1.0 + noise,
+            "lr": 1e-3,
+            "ids": [f"d{step}"],
+            **odd,
+        }
         decision = guard.decide(step=step, num_tokens=8, **told)
     return decision
 
 
-# Bits and accounts ------------------------------------------------------------------------------------------------
+# Bits and accounts
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("holds", [False, True], ids=["held back", "put back"])
@@ -96,7 +106,8 @@ def test_put_back_removes_the_moments_that_the_first_update_made() -> None:
         held.put_back()
 
 
-# Triggers ---------------------------------------------------------------------------------------------------------
+# Triggers
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -139,7 +150,9 @@ def test_a_nonfinite_in_any_disguise_is_skipped(odd: dict[str, Any]) -> None:
     told: dict[str, Any] = {"loss_sum": 16.0, "num_tokens": 8, "grad_norm": 1.0, "lr": 1e-3, **odd}
     decision = guard.decide(step=20, **told)
     assert (decision.action, decision.kind, decision.nonfinite_rank) == ("skip", "nonfinite", 0)
-    assert decision.sentence == "step 20: nonfinite, seen by rank 0, number 1 without progress: skip"
+    assert (
+        decision.sentence == "step 20: nonfinite, seen by rank 0, number 1 without progress: skip"
+    )
 
 
 def test_in_warm_up_only_a_nonfinite_acts() -> None:
@@ -174,7 +187,8 @@ def test_what_the_update_shows_takes_part_in_the_next_vote_and_only_alerts() -> 
     assert steady(guard, range(102, 103)).action == "none"
 
 
-# Patience and rollback --------------------------------------------------------------------------------------------
+# Patience and rollback
+# --------------------------------------------------------------------------------------------
 
 
 def test_the_same_verdict_without_progress_stops() -> None:
@@ -203,7 +217,11 @@ def test_skips_become_a_rollback_and_rollbacks_that_lead_to_the_same_place_a_sto
     steady(guard, range(5, 10))
     assert steady(guard, range(10, 11), loss_sum=math.nan).action == "skip"
     decision = steady(guard, range(11, 12), loss_sum=math.nan)
-    assert (decision.action, decision.generation, decision.skip_ids) == ("rollback", "before-11", ("d11",))
+    assert (decision.action, decision.generation, decision.skip_ids) == (
+        "rollback",
+        "before-11",
+        ("d11",),
+    )
     guard.rolled_back(saved)
     assert guard.accounts.num_steps == 5
     assert guard.skip_ids == ("d11",)
@@ -220,7 +238,9 @@ def test_a_drift_rolls_back_to_before_it_began_and_leaves_out_every_batch_since(
     guard = Guard(Policy(drift="rollback"), known_good=lambda step: step)
     steady(guard, range(150))
     step, decision = 150, steady(guard, range(150, 151), loss_sum=8 * 2.12)
-    guard = Guard(guard.policy, known_good=lambda step: step, state=json.loads(json.dumps(guard.state())))
+    guard = Guard(
+        guard.policy, known_good=lambda step: step, state=json.loads(json.dumps(guard.state()))
+    )
     while decision.action == "none":
         step += 1
         decision = steady(guard, range(step, step + 1), loss_sum=8 * 2.12)
@@ -252,15 +272,28 @@ with exit_with_code():
 
 def test_a_stop_is_an_exit_code_of_its_own_and_a_sentence() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", STOPPING], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", STOPPING],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
-    words = "step 1: nonfinite, seen by rank 0, number 2 without progress: stop\n\nhint: spiketriage triage\n"
+    words = (
+        "step 1: nonfinite, seen by rank 0, number 2 without progress: stop\n\nhint: "
+        "spiketriage triage\n"
+    )
     assert (done.returncode, done.stdout, done.stderr) == (10, "", words)
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"drift": "skip"}, {"outlier": "ignore"}, {"max_repeats": 0}, {"warmup_steps": -1}, {"skips_before_rollback": 0}],
+    [
+        {"drift": "skip"},
+        {"outlier": "ignore"},
+        {"max_repeats": 0},
+        {"warmup_steps": -1},
+        {"skips_before_rollback": 0},
+    ],
     ids=str,
 )
 def test_a_policy_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
@@ -268,7 +301,8 @@ def test_a_policy_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
         Policy(**wrong)
 
 
-# State and record -------------------------------------------------------------------------------------------------
+# State and record
+# -------------------------------------------------------------------------------------------------
 
 ODD = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -1.0, 1e300, 30.0, None])
 STEPS = st.lists(
@@ -293,7 +327,10 @@ def saved_and_restored(guard: Guard) -> Guard:
 
 
 def drive(guard: Guard, step: int, told: dict[str, Any], saved: str = "") -> tuple[Guard, str]:
-    """One step, with a save before it or before `finish`; repr, since NaN is equal to itself there."""
+    """One step, with a save before it or before `finish`.
+
+    Repr, since NaN is equal to itself there.
+    """
     told = dict(told)
     update_norm = told.pop("update_norm")
     guard = saved_and_restored(guard) if saved == "before decide" else guard
@@ -305,12 +342,18 @@ def drive(guard: Guard, step: int, told: dict[str, Any], saved: str = "") -> tup
 
 @settings(max_examples=40, deadline=None)
 @given(
-    steps=STEPS, at=st.integers(0, 24), saved=st.sampled_from(["before decide", "before finish"]), warm=st.booleans()
+    steps=STEPS,
+    at=st.integers(0, 24),
+    saved=st.sampled_from(["before decide", "before finish"]),
+    warm=st.booleans(),
 )
 def test_a_guard_that_is_saved_anywhere_decides_on_as_if_it_had_not_been(
     steps: list[dict[str, Any]], at: int, saved: str, warm: bool
 ) -> None:
-    through = Guard(Policy(outlier="skip", skips_before_rollback=2, max_repeats=1000), known_good=lambda step: step)
+    through = Guard(
+        Policy(outlier="skip", skips_before_rollback=2, max_repeats=1000),
+        known_good=lambda step: step,
+    )
     if warm:
         steady(through, range(-80, 0))
     resumed = saved_and_restored(through)
@@ -318,7 +361,9 @@ def test_a_guard_that_is_saved_anywhere_decides_on_as_if_it_had_not_been(
         through, expected = drive(through, step, told)
         resumed, seen = drive(resumed, step, told, saved if step == at else "")
         assert seen == expected
-    assert json.dumps(through.state(), allow_nan=False) == json.dumps(resumed.state(), allow_nan=False)
+    assert json.dumps(through.state(), allow_nan=False) == json.dumps(
+        resumed.state(), allow_nan=False
+    )
 
 
 def test_a_guard_that_is_saved_between_a_skip_and_finish_knows_that_there_was_no_update() -> None:
@@ -330,7 +375,9 @@ def test_a_guard_that_is_saved_between_a_skip_and_finish_knows_that_there_was_no
     assert saved_and_restored(guard).finish(update_norm=math.nan) == ()
 
 
-@pytest.mark.parametrize("change", [{"schema": 2}, {"detector": {}}, {"accounts": {"n": 1}}, {"row": 3}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"schema": 2}, {"detector": {}}, {"accounts": {"n": 1}}, {"row": 3}], ids=str
+)
 def test_a_state_that_is_none_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(EvidenceError, match="guard state"):
         Guard(Policy(), state={**Guard(Policy()).state(), **change})
@@ -342,6 +389,15 @@ def test_decisions_are_recorded(tmp_path: Path) -> None:
         with recorder.step(1) as step:
             step.log(steady(guard, range(1, 2), loss_sum=math.nan).metrics())
         path = recorder.path
-    metrics = {name: value for name, value in read_segment(path).steps[0].metrics.items() if name.startswith("guard/")}
+    metrics = {
+        name: value
+        for name, value in read_segment(path).steps[0].metrics.items()
+        if name.startswith("guard/")
+    }
     skip = float(ACTIONS.index("skip"))
-    assert metrics == {"guard/action": skip, "guard/kind": 1.0, "guard/skipped": 1.0, "guard/repeats": 1.0}
+    assert metrics == {
+        "guard/action": skip,
+        "guard/kind": 1.0,
+        "guard/skipped": 1.0,
+        "guard/repeats": 1.0,
+    }

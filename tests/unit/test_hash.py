@@ -12,12 +12,13 @@ from run_folder import flip_byte, write_run
 
 from spiketriage import digests
 from spiketriage.errors import RefusedError
+from spiketriage.evidence.frozen import load_view
 from spiketriage.incident import store
 from spiketriage.readers.data.native_index import read_index
 from spiketriage.readers.settings import read_settings
-from spiketriage.runbook import check, freeze, verify
+from spiketriage.runbook import check, freeze
 from spiketriage.runbook import hash as hash_step
-from spiketriage.runbook.evidence import load_view
+from spiketriage.tools import verify
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +60,9 @@ def test_a_healthy_run_is_clean_and_every_artifact_has_its_digest(tmp_path):
             assert artifact.digest == artifact.expected == digests.of_file(run / artifact.path)
 
 
-def test_shard_rot_names_shard_and_document_and_prefers_one_that_the_suspect_step_consumed(tmp_path):
+def test_shard_rot_names_shard_and_document_and_prefers_one_that_the_suspect_step_consumed(
+    tmp_path,
+):
     run = write_run(tmp_path / "run", spike_at=110, rotten_document="doc-5")
     index = read_index(run / "data" / "index.json")
     flip_byte(run / "data" / "shard-00000.bin", index.documents["doc-0"].offset_bytes)
@@ -123,7 +126,9 @@ def test_an_index_that_lies_is_an_integrity_error_in_one_sentence(tmp_path):
     (run / "data" / "index.json").write_text(json.dumps(index))
     result = hashed(frozen(run))
     assert result.exit_code == 4
-    assert any("document doc-3: expected offset and length of at least 0" in line for line in result.lines)
+    assert any(
+        "document doc-3: expected offset and length of at least 0" in line for line in result.lines
+    )
     assert findings(run)["index-identity"].outcome == "differs"
     assert findings(run)["shard-digests"].outcome == "not testable"
 
@@ -137,7 +142,9 @@ def test_an_index_that_is_gone_is_told_by_the_manifests_that_name_it(tmp_path):
     assert (kept.exit_code, f"gap: data/index.json: {sentence}" in kept.lines) == (6, True)
     result = hashed(run)
     assert (result.exit_code, result.lines[0]) == (4, f"data/index.json {sentence}")
-    assert (findings(run)["index-identity"].outcome, findings(run)["shard-digests"].outcome) == ("not testable",) * 2
+    assert (findings(run)["index-identity"].outcome, findings(run)["shard-digests"].outcome) == (
+        "not testable",
+    ) * 2
 
 
 def test_a_run_that_never_had_an_index_is_not_testable_and_clean(tmp_path):
@@ -186,7 +193,8 @@ def test_an_unfinished_generation_is_no_difference(tmp_path):
     finding = findings(run)["generation-digests"]
     assert finding.outcome == "agrees"
     assert finding.summary == (
-        "every file of 2 generations is what its manifest says; not compared: 1 unfinished generation (step-000120)"
+        "every file of 2 generations is what its manifest says; not compared: 1 unfinished "
+        "generation (step-000120)"
     )
 
 
@@ -200,12 +208,17 @@ def test_nothing_is_vouched_for_when_no_generation_is_complete(tmp_path):
     assert result.exit_code == 4
     finding = findings(run)["generation-digests"]
     names = "3 unfinished generations (step-000040, step-000080, step-000120)"
-    assert (finding.outcome, finding.summary) == ("not testable", f"no generation is complete: {names}")
+    assert (finding.outcome, finding.summary) == (
+        "not testable",
+        f"no generation is complete: {names}",
+    )
 
 
 def test_an_unfinished_freeze_is_no_evidence(tmp_path):
     run = write_run(tmp_path / "run", spike_at=110)
-    started = store.create(run, incidents=None, step=110, at=datetime(2026, 11, 29, 3, 12, tzinfo=UTC))
+    started = store.create(
+        run, incidents=None, step=110, at=datetime(2026, 11, 29, 3, 12, tzinfo=UTC)
+    )
     for step in (hash_step, check):
         with pytest.raises(RefusedError) as caught:
             step.run(run, incidents=None, incident=None, argv=["spiketriage"])
@@ -250,11 +263,19 @@ def test_a_log_that_grew_is_context_and_a_changed_config_is_not(tmp_path):
 
 def test_evidence_that_was_edited_is_found(tmp_path):
     run = frozen(write_run(tmp_path / "run"))
-    flip_byte(incident(run).folder / "evidence" / "data" / "telemetry" / "rank-00000.attempt-000.seg", 200)
+    flip_byte(
+        incident(run).folder / "evidence" / "data" / "telemetry" / "rank-00000.attempt-000.seg", 200
+    )
     result = hashed(run)
     assert result.exit_code == 4
-    assert any(line.startswith("evidence: ") and "rank-00000.attempt-000.seg" in line for line in result.lines)
-    assert verify.run(run, incidents=None, incident=None, argv=["spiketriage", "verify"]).exit_code == 4
+    assert any(
+        line.startswith("evidence: ") and "rank-00000.attempt-000.seg" in line
+        for line in result.lines
+    )
+    assert (
+        verify.run(run, incidents=None, incident=None, argv=["spiketriage", "verify"]).exit_code
+        == 4
+    )
 
 
 def test_code_that_is_not_the_manifests_is_context_only(tmp_path):
@@ -276,11 +297,19 @@ def test_an_incident_after_freeze_and_hash_verifies_deeply(tmp_path):
 def test_the_next_command_is_spelled_as_this_one_was(tmp_path, monkeypatch):
     write_run(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
-    kept = freeze.run(Path("run"), incidents=Path("inc"), incident=None, argv=["spiketriage", "freeze"])
+    kept = freeze.run(
+        Path("run"), incidents=Path("inc"), incident=None, argv=["spiketriage", "freeze"]
+    )
     assert kept.next_commands == ("spiketriage hash run --incidents inc",)
-    result = hash_step.run(Path("run"), incidents=Path("inc"), incident=kept.incident, argv=["spiketriage", "hash"])
-    assert result.next_commands == (f"spiketriage check run --incidents inc --incident {kept.incident}",)
-    planned = freeze.run(Path("run"), incidents=Path("inc"), incident=None, argv=[], step=75, dry_run=True)
+    result = hash_step.run(
+        Path("run"), incidents=Path("inc"), incident=kept.incident, argv=["spiketriage", "hash"]
+    )
+    assert result.next_commands == (
+        f"spiketriage check run --incidents inc --incident {kept.incident}",
+    )
+    planned = freeze.run(
+        Path("run"), incidents=Path("inc"), incident=None, argv=[], step=75, dry_run=True
+    )
     assert planned.next_commands == ("spiketriage freeze run --step 75 --incidents inc",)
 
 

@@ -1,4 +1,7 @@
-"""Data stores that lie, are cut short, or are something else: a sentence each, and never another exception."""
+"""Data stores that lie, are cut short, or are something else.
+
+A sentence each, and never another exception.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,13 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
-from spiketriage.readers.data import flat_tokens, jsonl_text, megatron_indexed, mosaic_streaming, parquet_text
+from spiketriage.readers.data import (
+    flat_tokens,
+    jsonl_text,
+    megatron_indexed,
+    mosaic_streaming,
+    parquet_text,
+)
 from spiketriage.readers.data.npy_file import read_npy
 from spiketriage.readers.data.statistics import documents, unigram_counts
 from spiketriage.readers.data.stores import STORES
@@ -35,7 +44,11 @@ FAMILIES = {
     "parquet": parquet_text,
     "parquet-ids": parquet_text,
 }
-FILES = [(name, file) for name in FAMILIES for file in sorted(p for p in (DATA / name).rglob("*") if p.is_file())]
+FILES = [
+    (name, file)
+    for name in FAMILIES
+    for file in sorted(p for p in (DATA / name).rglob("*") if p.is_file())
+]
 
 
 def use(store, path):
@@ -46,7 +59,13 @@ def use(store, path):
         lambda: store.count(path, eos=make.EOS),
         lambda: store.documents_of_step(path, 2, 4, 16),
         lambda: mosaic_streaming.hash_problems(path) if store is mosaic_streaming else None,
-        lambda: documents(store, path, [0, 3], eos=make.EOS, reference=unigram_counts(store, path, max_documents=3)),
+        lambda: documents(
+            store,
+            path,
+            [0, 3],
+            eos=make.EOS,
+            reference=unigram_counts(store, path, max_documents=3),
+        ),
     )
     for one in STORES:
         assert 0 <= one.claims(look(path)) <= 1
@@ -79,7 +98,9 @@ def damaged(data, kind, place, extra):
     return (data[:at] + fill + data[at + len(fill) :])[: max(len(data), at + 1)]
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(target=st.sampled_from(FILES), damage=damages())
 def test_any_damage_gives_facts_or_a_promised_error(tmp_path_factory, target, damage):
     name, file = target
@@ -91,7 +112,9 @@ def test_any_damage_gives_facts_or_a_promised_error(tmp_path_factory, target, da
     assert all(use(FAMILIES[name], victim))
 
 
-@pytest.mark.parametrize(("name", "file"), FILES, ids=lambda value: getattr(value, "name", value)[-40:])
+@pytest.mark.parametrize(
+    ("name", "file"), FILES, ids=lambda value: getattr(value, "name", value)[-40:]
+)
 def test_a_pointer_or_an_empty_file_in_place_of_each_file(name, file, tmp_path):
     for data in (POINTER, b""):
         folder = tmp_path / f"{len(data)}"
@@ -99,7 +122,9 @@ def test_a_pointer_or_an_empty_file_in_place_of_each_file(name, file, tmp_path):
         victim = folder / file.relative_to(DATA / name)
         victim.write_bytes(data)
         assert all(use(FAMILIES[name], folder))
-        assert use(FAMILIES[name], victim)  # the file itself, empty or a pointer, can never answer everything
+        assert use(
+            FAMILIES[name], victim
+        )  # the file itself, empty or a pointer, can never answer everything
 
 
 @pytest.mark.parametrize(
@@ -114,7 +139,9 @@ def test_a_pointer_or_an_empty_file_in_place_of_each_file(name, file, tmp_path):
 )
 def test_a_pointer_is_called_a_pointer(name, file, tmp_path):
     (tmp_path / file).write_bytes(POINTER)
-    with pytest.raises(EvidenceError, match="is a Git-LFS pointer: the file was never fetched") as raised:
+    with pytest.raises(
+        EvidenceError, match="is a Git-LFS pointer: the file was never fetched"
+    ) as raised:
         FAMILIES[name].read(tmp_path / file)
     assert raised.value.hint == "git lfs pull"
 
@@ -138,10 +165,14 @@ def test_folders_pipes_loops_and_strange_names(store, tmp_path):
 
 
 def index(num_sequences, num_borders, body=b"", *, version=1, code=8):
-    return b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", version, code, num_sequences, num_borders) + body
+    return (
+        b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", version, code, num_sequences, num_borders) + body
+    )
 
 
-@pytest.mark.parametrize(("num_sequences", "num_borders"), [(2**60, 2), (1, 2**60), (2**64 - 1, 2**64 - 1)])
+@pytest.mark.parametrize(
+    ("num_sequences", "num_borders"), [(2**60, 2), (1, 2**60), (2**64 - 1, 2**64 - 1)]
+)
 def test_megatron_counts_that_no_file_can_hold(num_sequences, num_borders, tmp_path):
     (tmp_path / "set.bin").write_bytes(bytes(8))
     (tmp_path / "set.idx").write_bytes(index(num_sequences, num_borders, bytes(40)))
@@ -155,7 +186,11 @@ def test_megatron_counts_that_no_file_can_hold(num_sequences, num_borders, tmp_p
 
 
 def lied(tmp_path, lengths, pointers, borders, bin_bytes):
-    body = np.array(lengths, "<i4").tobytes() + np.array(pointers, "<i8").tobytes() + np.array(borders, "<i8").tobytes()
+    body = (
+        np.array(lengths, "<i4").tobytes()
+        + np.array(pointers, "<i8").tobytes()
+        + np.array(borders, "<i8").tobytes()
+    )
     (tmp_path / "set.bin").write_bytes(bytes(bin_bytes))
     (tmp_path / "set.idx").write_bytes(index(len(lengths), len(borders), body))
     return tmp_path / "set.idx"
@@ -165,12 +200,30 @@ def lied(tmp_path, lengths, pointers, borders, bin_bytes):
     ("lengths", "pointers", "borders", "sentence", "bad"),
     [
         ([4, 4], [0, 8], [0, 1, 2], None, None),
-        ([4, 9], [0, 8], [0, 1, 2], "sequence 1: expected an end within the 16 bytes of the .bin, found 8 to 26", 1),
+        (
+            [4, 9],
+            [0, 8],
+            [0, 1, 2],
+            "sequence 1: expected an end within the 16 bytes of the .bin, found 8 to 26",
+            1,
+        ),
         ([4, -4], [0, 8], [0, 1, 2], "sequence 1: expected a length of at least 0, found -4", 1),
-        ([4, 4], [0, 2**62], [0, 1, 2], "sequence 1: expected a start at byte 8, found 4611686018427387904", 1),
+        (
+            [4, 4],
+            [0, 2**62],
+            [0, 1, 2],
+            "sequence 1: expected a start at byte 8, found 4611686018427387904",
+            1,
+        ),
         ([4, 4], [0, -8], [0, 1, 2], "sequence 1: expected a start at byte 8, found -8", 1),
         ([4, 4], [0, 4], [0, 1, 2], "sequence 1: expected a start at byte 8, found 4", None),
-        ([4, 4], [0, 8], [0, 2, 1], "document border 2: expected a sequence within 2, not before the last", 1),
+        (
+            [4, 4],
+            [0, 8],
+            [0, 2, 1],
+            "document border 2: expected a sequence within 2, not before the last",
+            1,
+        ),
         ([4, 4], [0, 8], [0, 1, 2**60], "document border 2: expected a sequence within 2", 1),
         ([4, 4], [0, 8], [-1, 1, 2], "document border 0: expected sequence 0, found -1", 0),
         ([4, 4], [0, 8], [0, 1], "the last document ends at sequence 1, expected 2", None),
@@ -258,7 +311,12 @@ def test_a_cached_order_that_points_outside(kind, tmp_path):
 
 @pytest.mark.parametrize(
     "array",
-    [np.array([{"a": 1}], dtype=object), np.ones(3), np.zeros((2, 2, 2), int), np.asfortranarray(np.eye(3, dtype=int))],
+    [
+        np.array([{"a": 1}], dtype=object),
+        np.ones(3),
+        np.zeros((2, 2, 2), int),
+        np.asfortranarray(np.eye(3, dtype=int)),
+    ],
 )
 def test_only_plain_arrays_of_integers_are_read(array, tmp_path):
     np.save(tmp_path / "x.npy", array, allow_pickle=True)
@@ -277,7 +335,9 @@ def test_every_version_of_a_numpy_header(version, tmp_path):
 def test_a_numpy_shape_that_no_file_can_hold(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(9))
     data = (tmp_path / "x.npy").read_bytes()
-    (tmp_path / "x.npy").write_bytes(data.replace(b"(9,), }" + b" " * 18, b"(9000000000000000000,), }"))
+    (tmp_path / "x.npy").write_bytes(
+        data.replace(b"(9,), }" + b" " * 18, b"(9000000000000000000,), }")
+    )
     with pytest.raises(CorruptFileError, match="9000000000000000000 rows"):
         read_npy(tmp_path / "x.npy")
 
@@ -330,15 +390,20 @@ def test_an_mds_index_that_lies_is_refused(change, tmp_path):
 
 def test_a_column_of_pickles_is_never_unpickled(tmp_path):
     payload = b"cos\nsystem\n(S'touch " + bytes(tmp_path / "pwned") + b"'\ntR."
-    make.write_mds(tmp_path / "mds", {"data": "pkl"}, [[make.mds_sample([payload], [None])]], [None])
-    with pytest.raises(CorruptFileError, match="expected text, bytes or an array of integers, found pkl"):
+    make.write_mds(
+        tmp_path / "mds", {"data": "pkl"}, [[make.mds_sample([payload], [None])]], [None]
+    )
+    with pytest.raises(
+        CorruptFileError, match="expected text, bytes or an array of integers, found pkl"
+    ):
         mosaic_streaming.document(tmp_path / "mds", 0)
     assert not (tmp_path / "pwned").exists()
 
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"[1, 2]", b'{"text": 5}', b'{"input_ids": [1, null]}', b'{"input_ids": [1e400]}', b'{"messages": [[], 3]}',
+    [b"", b"[1, 2]", b'{"text": 5}', b'{"input_ids": [1, null]}', b'{"input_ids": [1e400]}', (b'{"messages": [[], '
+    b'3]}'),
      b"\xff\xfe", b"[" * 100_000, b'{"input_ids": [99999999999999999999999999]}', b'{"loss": NaN}'],
 )  # fmt: skip
 def test_a_line_that_holds_no_document(line, tmp_path):
@@ -358,7 +423,9 @@ def test_a_parquet_bomb_is_not_unpacked(tmp_path):
     value = arrow.scalar("a" * (1 << 20))
     table = arrow.table({"text": arrow.repeat(value, 80)})
     path = tmp_path / "bomb.parquet"
-    parquet.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
+    parquet.write_table(
+        table, path, compression="zstd", use_dictionary=False, write_statistics=False
+    )
     assert path.stat().st_size < 1 << 18
     assert parquet_text.read(path).num_documents == 80
     with pytest.raises(EvidenceError, match="expands to 8388"):

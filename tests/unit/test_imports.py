@@ -32,7 +32,15 @@ sys.exit(code)
 
 def python(program: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program, *words]
-    return subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("path", [path for path, _ in commands()], ids=" ".join)
@@ -61,5 +69,9 @@ def test_the_environment_names_the_run_and_a_folder_below_it_finds_it(tmp_path: 
 
 def test_every_package_and_module_says_what_it_is_for() -> None:
     root = Path(spiketriage.__file__).parent
-    silent = [str(path) for path in root.rglob("*.py") if not path.read_text(encoding="utf-8").startswith('"""')]
+    silent = [
+        str(path)
+        for path in root.rglob("*.py")
+        if not path.read_text(encoding="utf-8").startswith('"""')
+    ]
     assert silent == []

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiketriage.incident import journal
-from spiketriage.records import JournalRow
+from spiketriage.nouns.incident import JournalRow
 
 FIELDS = (
     "at",
@@ -68,7 +68,9 @@ def test_an_edited_row_is_named(length: int, where: int, name: str) -> None:
 
 
 @given(length=st.integers(2, 6), where=st.integers(0, 4))
-def test_a_row_that_was_edited_and_sealed_again_is_named_by_the_row_after_it(length: int, where: int) -> None:
+def test_a_row_that_was_edited_and_sealed_again_is_named_by_the_row_after_it(
+    length: int, where: int
+) -> None:
     rows = chain(length)
     where %= length - 1
     forged = replace(rows[where], outcome="nothing to see")

@@ -90,7 +90,9 @@ def test_kill_at_random_moments_of_a_loop_of_sessions(child: Child, incident: In
     moments = random.Random(3)
     for _ in range(8):
         count = int(incident.dossier().facts.get("count", "-1")) // 2 + 1
-        answer = child.ask(do="loop", incident=str(incident.folder), after_s=moments.uniform(0, 0.15), count=count)
+        answer = child.ask(
+            do="loop", incident=str(incident.folder), after_s=moments.uniform(0, 0.15), count=count
+        )
         assert answer["killed"]
         check_whole(incident, answer["said"])
     work_on(incident)
@@ -102,7 +104,9 @@ def test_kill_at_random_moments_of_a_loop_of_sessions(child: Child, incident: In
 def test_kill_at_every_file_operation_of_a_session(child: Child, incident: Incident) -> None:
     num_points = 0
     while True:
-        answer = child.ask(do="event", incident=str(incident.folder), event=num_points + 1, count=num_points)
+        answer = child.ask(
+            do="event", incident=str(incident.folder), event=num_points + 1, count=num_points
+        )
         check_whole(incident, answer["said"])
         if not answer["killed"]:
             break
@@ -140,7 +144,10 @@ def test_the_second_command_is_told_who_holds_the_incident(incident: Incident) -
         assert incident.dossier().journal == ()  # reading needs no lease
         assert holder.ask(do="let go")["killed"]
         work_on(incident)
-        assert [row.outcome for row in incident.dossier().journal] == ["ended without a record", "done"]
+        assert [row.outcome for row in incident.dossier().journal] == [
+            "ended without a record",
+            "done",
+        ]
         assert incident.dossier().journal[0].argv == "spiketriage check"
     finally:
         holder.close()
@@ -151,9 +158,11 @@ def test_an_open_reader_blocks_nobody_and_keeps_its_rows(incident: Incident) -> 
         session.fact("when", "before")
     code = (
         "import duckdb, sys\n"
-        f"connection = duckdb.connect({str(incident.folder / 'incident.duckdb')!r}, read_only=True)\n"
+        f"connection = duckdb.connect({str(incident.folder / 'incident.duckdb')!r}, "
+        "read_only=True)\n"
         "for _ in range(2):\n"
-        "    print(connection.execute('SELECT max_by(value, number) FROM facts').fetchone()[0], flush=True)\n"
+        "    print(connection.execute('SELECT max_by(value, number) FROM "
+        "facts').fetchone()[0], flush=True)\n"
         "    sys.stdin.readline()\n"
     )
     with subprocess.Popen(
@@ -171,7 +180,9 @@ def test_an_open_reader_blocks_nobody_and_keeps_its_rows(incident: Incident) -> 
         assert reader.stdout.readline() == "before\n"
 
 
-def test_a_colleague_who_writes_makes_reading_busy_and_loses_nothing_of_ours(incident: Incident) -> None:
+def test_a_colleague_who_writes_makes_reading_busy_and_loses_nothing_of_ours(
+    incident: Incident,
+) -> None:
     with incident.session(ARGV) as session:
         session.fact("ours", "1")
     code = (

@@ -53,7 +53,13 @@ def test_the_lease_names_its_holder_and_is_gone_afterwards(incident: Incident) -
 
 
 def test_a_dead_process_loses_the_lease_at_once(incident: Incident) -> None:
-    leased(incident, pid=dead_pid(), since="2026-11-29T03:00:00+00:00", command="spiketriage freeze r", who="ann")
+    leased(
+        incident,
+        pid=dead_pid(),
+        since="2026-11-29T03:00:00+00:00",
+        command="spiketriage freeze r",
+        who="ann",
+    )
     with incident.session(ARGV):
         pass
     rows = incident.dossier().journal[1:]
@@ -83,7 +89,9 @@ def test_a_later_process_with_the_same_number_is_not_the_holder(incident: Incide
         pass
 
 
-def test_a_command_that_was_killed_after_its_journal_row_is_not_recorded_twice(incident: Incident) -> None:
+def test_a_command_that_was_killed_after_its_journal_row_is_not_recorded_twice(
+    incident: Incident,
+) -> None:
     leased(incident, pid=dead_pid())
     with incident.session(ARGV):
         pass
@@ -91,14 +99,18 @@ def test_a_command_that_was_killed_after_its_journal_row_is_not_recorded_twice(i
 
 
 @pytest.mark.parametrize("age_s", [0.0, 50.0])
-def test_a_holder_on_another_host_keeps_the_lease_while_its_heart_beats(incident: Incident, age_s: float) -> None:
+def test_a_holder_on_another_host_keeps_the_lease_while_its_heart_beats(
+    incident: Incident, age_s: float
+) -> None:
     leased(incident, host="node17", pid=1, age_s=age_s)
     with pytest.raises(BusyError, match="on host node17") as caught, incident.session(ARGV):
         pytest.fail("two sessions at once")
     assert caught.value.hint == "ssh node17 ps -p 1"
 
 
-def test_a_holder_on_another_host_loses_the_lease_a_minute_after_its_last_beat(incident: Incident) -> None:
+def test_a_holder_on_another_host_loses_the_lease_a_minute_after_its_last_beat(
+    incident: Incident,
+) -> None:
     leased(incident, host="node17", age_s=70.0)
     with incident.session(ARGV):
         pass

@@ -14,8 +14,8 @@ import pytest
 from spiketriage.errors import EvidenceError, UsageError
 from spiketriage.incident.query import QueryResult, query
 from spiketriage.incident.store import Incident, create
-from spiketriage.records import Finding, StepPoint, TrialRow
-from spiketriage.runbook import sql
+from spiketriage.nouns.incident import Finding, StepPoint, TrialRow
+from spiketriage.tools import sql
 
 
 @pytest.fixture
@@ -26,7 +26,9 @@ def incident(tmp_path: Path) -> Incident:
             Finding(name=name, outcome="differs", summary="s", magnitude=value)
             for name, value in (("lr", 0.5), ("lr", 2.0), ("ids", math.nan))
         )
-        session.trials(trial(f"t{i}", state) for i, state in enumerate(("done", "done", "failed", "planned")))
+        session.trials(
+            trial(f"t{i}", state) for i, state in enumerate(("done", "done", "failed", "planned"))
+        )
         session.trials([trial("t3", "done")])
         session.steps(step(i, loss) for i, loss in enumerate((1.0, math.nan, 3.0, math.inf)))
     return made
@@ -49,20 +51,32 @@ def trial(key: str, state: str) -> TrialRow:
 
 
 def step(number: int, loss: float) -> StepPoint:
-    return StepPoint(attempt=0, step=number, loss=loss, grad_norm=1.0, update_norm=1.0, lr=1.0, alarm="")
+    return StepPoint(
+        attempt=0, step=number, loss=loss, grad_norm=1.0, update_norm=1.0, lr=1.0, alarm=""
+    )
 
 
 def test_a_nonfinite_number_does_not_spoil_an_aggregate(incident: Incident) -> None:
-    result = query(incident, "SELECT max(loss) AS top, avg(loss) AS mean, count(*) AS num FROM latest_steps")
+    result = query(
+        incident, "SELECT max(loss) AS top, avg(loss) AS mean, count(*) AS num FROM latest_steps"
+    )
     assert result.columns == ("top", "mean", "num")
     assert result.rows == ((3.0, 2.0, 4),)
-    spelled = "SELECT step, nonfinite['loss'] FROM steps WHERE nonfinite['loss'] IS NOT NULL ORDER BY 1"
+    spelled = (
+        "SELECT step, nonfinite['loss'] FROM steps WHERE nonfinite['loss'] IS NOT NULL ORDER BY 1"
+    )
     assert query(incident, spelled).rows == ((1, "NaN"), (3, "Infinity"))
 
 
 def test_the_views_say_what_a_colleague_asks(incident: Incident) -> None:
-    assert query(incident, "SELECT name, magnitude FROM latest_findings").rows == (("lr", 2.0), ("ids", None))
-    summary = "SELECT purpose, num_trials, num_done, num_failed, num_steps_executed, wall_s FROM trial_summary"
+    assert query(incident, "SELECT name, magnitude FROM latest_findings").rows == (
+        ("lr", 2.0),
+        ("ids", None),
+    )
+    summary = (
+        "SELECT purpose, num_trials, num_done, num_failed, num_steps_executed, wall_s FROM "
+        "trial_summary"
+    )
     assert query(incident, summary).rows == (("control", 4, 3, 1, 8, 6.0),)
     timeline = "SELECT number, argv, outcome, num_findings, num_trials, verdict FROM timeline"
     assert query(incident, timeline).rows == ((1, "spiketriage check", "done", 3, 5, None),)
@@ -103,7 +117,9 @@ def test_a_statement_that_is_wrong_or_does_more_than_read_is_a_usage_error(
 def test_the_frozen_telemetry_is_a_view(incident: Incident) -> None:
     evidence = incident.folder / "evidence"
     evidence.mkdir()
-    pq.write_table(pa.table({"step": [1, 2], "loss_sum": [4.0, 5.0]}), evidence / "telemetry.parquet")
+    pq.write_table(
+        pa.table({"step": [1, 2], "loss_sum": [4.0, 5.0]}), evidence / "telemetry.parquet"
+    )
     assert query(incident, "SELECT loss_sum FROM telemetry WHERE step = 2").rows == ((5.0,),)
 
 
@@ -136,11 +152,17 @@ def test_the_step_shows_a_table_and_carries_json(incident: Incident, tmp_path: P
     )
 
 
-def test_a_long_answer_is_cut_on_paper_and_whole_in_json(incident: Incident, tmp_path: Path) -> None:
+def test_a_long_answer_is_cut_on_paper_and_whole_in_json(
+    incident: Incident, tmp_path: Path
+) -> None:
     statement = "SELECT range AS n FROM range(1000)"
     result = sql.run(tmp_path, incidents=None, incident=None, argv=[], statement=statement)
     assert len(result.data["rows"]) == 1000
-    assert result.lines[1 + sql.MAX_ROWS :] == ("199", "… 800 more rows; --json has them all", "(1000 rows)")
+    assert result.lines[1 + sql.MAX_ROWS :] == (
+        "199",
+        "… 800 more rows; --json has them all",
+        "(1000 rows)",
+    )
 
 
 def test_a_table_fits_the_terminal_and_the_widest_column_gives_way() -> None:

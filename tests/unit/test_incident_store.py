@@ -1,4 +1,7 @@
-"""What goes into an incident comes out of it, newest rows only; these tests never look at its tables."""
+"""What goes into an incident comes out of it, newest rows only.
+
+These tests never look at its tables.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from hypothesis import strategies as st
 from spiketriage.errors import EvidenceError, PartialError, RefusedError, UsageError
 from spiketriage.incident.query import query
 from spiketriage.incident.store import Incident, create, find
-from spiketriage.records import (
+from spiketriage.nouns.incident import (
     Anchors,
     Artifact,
     CauseView,
@@ -36,7 +39,9 @@ from spiketriage.records import (
 AT = datetime(2026, 11, 29, 3, 12, 40, tzinfo=UTC)
 ARGV = ("spiketriage", "check", "a run")
 INT64 = st.integers(-(2**63), 2**63 - 1)
-TEXT = st.text(max_size=12)  # every character that UTF-8 can hold: NUL, quotes, other scripts, emoji
+TEXT = st.text(
+    max_size=12
+)  # every character that UTF-8 can hold: NUL, quotes, other scripts, emoji
 TEXTS = st.lists(TEXT, max_size=3).map(tuple)
 NAMED = st.dictionaries(TEXT, TEXT, max_size=3)
 NUMBER = st.floats(allow_nan=True, allow_infinity=True)
@@ -176,7 +181,8 @@ def test_every_record_comes_back_as_it_went_in(
             for key, value in facts.items():
                 session.fact(key, value)
         seen = stored(incident)
-    # repr tells NaN from a number, -0.0 from 0.0, None from NaN, and a tuple from a list; equality does not
+    # repr tells NaN from a number, -0.0 from 0.0, None from NaN, and a tuple from a list; equality
+    # does not
     assert list(map(repr, seen.findings)) == list(map(repr, findings))
     assert seen.anchors == anchors
     assert seen.verdict == verdict
@@ -196,8 +202,15 @@ def test_nan_infinities_and_unknown_are_four_different_magnitudes() -> None:
     magnitudes = (math.nan, math.inf, -math.inf, None)
     with new_incident() as incident:
         with incident.session(ARGV) as session:
-            session.findings(finding(f"f{i}", magnitude=value) for i, value in enumerate(magnitudes))
-        assert [repr(row.magnitude) for row in stored(incident).findings] == ["nan", "inf", "-inf", "None"]
+            session.findings(
+                finding(f"f{i}", magnitude=value) for i, value in enumerate(magnitudes)
+            )
+        assert [repr(row.magnitude) for row in stored(incident).findings] == [
+            "nan",
+            "inf",
+            "-inf",
+            "None",
+        ]
 
 
 def test_a_path_that_is_not_utf8_comes_back_as_it_was_and_reads_as_escapes() -> None:
@@ -216,7 +229,9 @@ def test_newer_rows_supersede_and_keep_the_place_of_the_first() -> None:
             session.findings([finding("a", seen="1"), finding("b", seen="1")])
             session.fact("key", "old")
         with incident.session(ARGV) as session:
-            session.findings([finding("a", seen="2"), finding("c", seen="1"), finding("a", seen="3")])
+            session.findings(
+                [finding("a", seen="2"), finding("c", seen="1"), finding("a", seen="3")]
+            )
             session.fact("key", "new")
         seen = stored(incident)
     assert [(row.name, row.seen) for row in seen.findings] == [("a", "3"), ("b", "1"), ("c", "1")]
@@ -248,7 +263,9 @@ def test_an_error_drops_the_rows_since_the_last_commit_and_is_journaled() -> Non
             fail_halfway(incident)
         seen = stored(incident)
     assert seen.facts == {"kept": "1"}
-    assert [(row.outcome, row.exit_code) for row in seen.journal] == [("UsageError: three wheels", 2)]
+    assert [(row.outcome, row.exit_code) for row in seen.journal] == [
+        ("UsageError: three wheels", 2)
+    ]
 
 
 def test_the_journal_holds_a_row_a_command_with_its_exit_code() -> None:
@@ -272,7 +289,12 @@ def test_incidents_are_named_by_utc_minute_and_step_and_never_collide(tmp_path: 
     names = [create(tmp_path, incidents=None, step=48211, at=local).id for _ in range(3)]
     names.append(create(tmp_path, incidents=None, step=None, at=AT).id)
     stem = "2026-11-29T0312Z"
-    assert names == [f"{stem}-step48211", f"{stem}-step48211-2", f"{stem}-step48211-3", f"{stem}-audit"]
+    assert names == [
+        f"{stem}-step48211",
+        f"{stem}-step48211-2",
+        f"{stem}-step48211-3",
+        f"{stem}-audit",
+    ]
 
 
 def test_find_takes_the_latest_made_or_a_unique_prefix(tmp_path: Path) -> None:
@@ -303,11 +325,15 @@ def test_no_incident_is_refused_with_the_command_that_makes_one(tmp_path: Path) 
 def test_a_full_disk_is_the_same_error_whoever_meets_it(tmp_path: Path, room_bytes: int) -> None:
     made = create(tmp_path, incidents=None, step=7, at=AT)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python itself has it; a write then fails with EFBIG
+    signal.signal(
+        signal.SIGXFSZ, signal.SIG_IGN
+    )  # as Python itself has it; a write then fails with EFBIG
     many = [fact(number) for number in range(3000)]
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, hard))
-        with pytest.raises(PartialError, match=r"is full: about .* MB are needed, .* MB are free") as caught:
+        with pytest.raises(
+            PartialError, match=r"is full: about .* MB are needed, .* MB are free"
+        ) as caught:
             record(made, many)
         with pytest.raises(PartialError):
             create(tmp_path / "other", incidents=None, step=7, at=AT)
@@ -341,6 +367,8 @@ def test_a_damaged_database_is_an_evidence_error(tmp_path: Path, damage: str) ->
     if damage == "missing":
         database.unlink()
     else:
-        database.write_bytes({"garbage": b"x" * 9000, "truncated": whole[: len(whole) // 3], "empty": b""}[damage])
+        database.write_bytes(
+            {"garbage": b"x" * 9000, "truncated": whole[: len(whole) // 3], "empty": b""}[damage]
+        )
     with pytest.raises(EvidenceError, match=r"incident\.duckdb"):
         incident.dossier()

@@ -1,4 +1,7 @@
-"""`verify` names the file or the row that is not what it was; every damage is done to a real incident."""
+"""`verify` names the file or the row that is not what it was.
+
+Every damage is done to a real incident.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,17 @@ import pytest
 import xxhash
 
 from spiketriage.incident.store import Incident, create
-from spiketriage.records import Anchors, Artifact, Finding, StepPoint, StepResult, TrialRow, Verdict, Where
-from spiketriage.runbook import verify
+from spiketriage.nouns.incident import (
+    Anchors,
+    Artifact,
+    Finding,
+    StepPoint,
+    StepResult,
+    TrialRow,
+    Verdict,
+    Where,
+)
+from spiketriage.tools import verify
 
 FILES = {
     "data/config.json": b'{"lr": 1}',
@@ -55,7 +67,9 @@ def incident(tmp_path: Path) -> Incident:
     for command in ("freeze", "hash", "check"):
         with made.session(["spiketriage", command]) as session:
             session.fact(f"by {command}", "yes")
-            session.findings([Finding(name=command, outcome="agrees", summary="s", magnitude=float("nan"))])
+            session.findings(
+                [Finding(name=command, outcome="agrees", summary="s", magnitude=float("nan"))]
+            )
             if command == "freeze":
                 session.artifacts(
                     artifact(
@@ -66,9 +80,21 @@ def incident(tmp_path: Path) -> Incident:
                     )
                     for i, kept in ((0, "referenced"), (1, "pinned"))
                 )
-                session.anchors(Anchors(onset=1, suspect=1, reason="", known_good=None, older_good=None, refused={}))
+                session.anchors(
+                    Anchors(
+                        onset=1, suspect=1, reason="", known_good=None, older_good=None, refused={}
+                    )
+                )
                 session.steps(
-                    StepPoint(attempt=0, step=i, loss=1.0, grad_norm=1.0, update_norm=1.0, lr=1.0, alarm="")
+                    StepPoint(
+                        attempt=0,
+                        step=i,
+                        loss=1.0,
+                        grad_norm=1.0,
+                        update_norm=1.0,
+                        lr=1.0,
+                        alarm="",
+                    )
                     for i in (1, 2, 3)
                 )
                 session.trials([trial()])
@@ -121,7 +147,9 @@ def broken(incident: Incident, *, deep: bool = False) -> list[str]:
     result = verified(incident, deep=deep)
     problems: list[str] = result.data["problems"]
     assert result.exit_code == (4 if problems else 0)
-    assert [line for line in result.lines if line.startswith("broken")] == [f"broken  {text}" for text in problems]
+    assert [line for line in result.lines if line.startswith("broken")] == [
+        f"broken  {text}" for text in problems
+    ]
     return problems
 
 
@@ -172,7 +200,9 @@ def test_an_edited_journal_row_is_named(incident: Incident, number: int, change:
         ("verdicts", 1, "candidates = ['a']"),
     ],
 )
-def test_an_edited_result_is_named(incident: Incident, table: str, number: int, change: str) -> None:
+def test_an_edited_result_is_named(
+    incident: Incident, table: str, number: int, change: str
+) -> None:
     edit(incident, f"UPDATE {table} SET {change} WHERE number = {number}")
     assert any(f"{table} row {number}:" in problem for problem in broken(incident))
 
@@ -181,7 +211,11 @@ def test_a_removed_row_is_named(incident: Incident) -> None:
     edit(incident, "DELETE FROM journal WHERE number = 2")
     edit(incident, "DELETE FROM steps WHERE number = 1")
     problems = broken(incident)
-    assert ["journal row 2:" in problems[0], "steps row 1:" in problems[1], len(problems)] == [True, True, 2]
+    assert ["journal row 2:" in problems[0], "steps row 1:" in problems[1], len(problems)] == [
+        True,
+        True,
+        2,
+    ]
 
 
 def test_a_changed_file_is_named(incident: Incident) -> None:
@@ -240,7 +274,9 @@ def test_a_missing_or_damaged_manifest_is_named(incident: Incident) -> None:
     assert broken(incident) == [f"{manifest}: missing, so the freeze did not finish"]
 
 
-def test_a_shard_that_changed_its_size_or_is_gone_is_named(incident: Incident, tmp_path: Path) -> None:
+def test_a_shard_that_changed_its_size_or_is_gone_is_named(
+    incident: Incident, tmp_path: Path
+) -> None:
     shard = tmp_path / "data" / "shard-0.bin"
     shard.write_bytes(b"short")
     assert broken(incident) == [f"{shard}: changed: expected 64 bytes, found 5"]
@@ -263,7 +299,9 @@ def test_only_deep_sees_a_flip_that_kept_size_and_time(incident: Incident, tmp_p
     assert problem.startswith(f"{shard}: changed: expected xxh3-128 ")
 
 
-def test_a_touched_shard_is_doubted_until_its_digest_is_compared(incident: Incident, tmp_path: Path) -> None:
+def test_a_touched_shard_is_doubted_until_its_digest_is_compared(
+    incident: Incident, tmp_path: Path
+) -> None:
     shard = tmp_path / "data" / "shard-0.bin"
     os.utime(shard, ns=(1, 1))
     [problem] = broken(incident)

@@ -1,4 +1,7 @@
-"""The judge over arbitrary findings: it never names a cause that is untested or contradicted, and never forgets one."""
+"""The judge over arbitrary findings.
+
+It never names a cause that is untested or contradicted, and never forgets one.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,23 @@ from hypothesis import strategies as st
 from spiketriage.diagnosis.cause import NEUTRAL, Cause
 from spiketriage.diagnosis.causes import CAUSES
 from spiketriage.diagnosis.judge import Case, allowed, judge, make_case, weigh
-from spiketriage.records import Finding, Where
+from spiketriage.nouns.incident import Finding, Where
 from spiketriage.wire.chain import STAGES
 
 NAMED = ("established", "supported")
-NAMES = sorted({name for cause in CAUSES for name in (*cause.predicts, *cause.decides, *cause.decides_on_spike)})
+NAMES = sorted(
+    {
+        name
+        for cause in CAUSES
+        for name in (*cause.predicts, *cause.decides, *cause.decides_on_spike)
+    }
+)
 BY_NAME = {cause.name: cause for cause in CAUSES}
 
 findings_of = st.builds(
-    lambda name, outcome, stage: Finding(name=name, outcome=outcome, summary=name, where=Where(stage=stage, step=7)),
+    lambda name, outcome, stage: Finding(
+        name=name, outcome=outcome, summary=name, where=Where(stage=stage, step=7)
+    ),
     st.sampled_from(NAMES),
     st.sampled_from(("agrees", "agrees", "agrees", "differs", "nonfinite", "not testable")),
     st.none() | st.sampled_from(STAGES),
@@ -47,11 +58,19 @@ def predicted(cause: Cause) -> list[Finding]:
     found = []
     for name in NAMES:
         told = next(
-            (text for text in cause.allows(name, spiked=True) if "agrees" not in cause.allows(name, spiked=True)),
+            (
+                text
+                for text in cause.allows(name, spiked=True)
+                if "agrees" not in cause.allows(name, spiked=True)
+            ),
             "agrees",
         )
         outcome, _, stage = told.partition("@")
-        found.append(Finding(name=name, outcome=outcome, summary=name, where=Where(stage=stage or None, step=7)))
+        found.append(
+            Finding(
+                name=name, outcome=outcome, summary=name, where=Where(stage=stage or None, step=7)
+            )
+        )
     return found
 
 
@@ -61,11 +80,21 @@ def spoken_for(case: Case) -> set[str]:
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
 def test_each_cause_is_named_when_every_prediction_comes_true(cause: Cause) -> None:
-    verdict = judge(CAUSES, make_case(predicted(cause), spike_step=8, possible=(), steps_executed=3))
+    verdict = judge(
+        CAUSES, make_case(predicted(cause), spike_step=8, possible=(), steps_executed=3)
+    )
     if cause.verdict is not None:
-        assert (verdict.kind, verdict.cause, verdict.explanation) == (cause.verdict, None, cause.summary)
+        assert (verdict.kind, verdict.cause, verdict.explanation) == (
+            cause.verdict,
+            None,
+            cause.summary,
+        )
     else:
-        assert (verdict.kind, verdict.cause, verdict.cause_class) == ("established", cause.name, cause.cause_class)
+        assert (verdict.kind, verdict.cause, verdict.cause_class) == (
+            "established",
+            cause.name,
+            cause.cause_class,
+        )
     assert verdict.steps_executed == 3
 
 
@@ -74,7 +103,10 @@ def test_no_cause_is_named_while_one_of_its_deciding_cells_is_untested(cause: Ca
     for missing in (*cause.decides, *cause.decides_on_spike):
         for found in (
             [finding for finding in predicted(cause) if finding.name != missing],
-            [replace(one, outcome="not testable") if one.name == missing else one for one in predicted(cause)],
+            [
+                replace(one, outcome="not testable") if one.name == missing else one
+                for one in predicted(cause)
+            ],
         ):
             verdict = judge(CAUSES, make_case(found, spike_step=8, possible=(), steps_executed=0))
             assert verdict.cause != cause.name, missing
@@ -109,7 +141,9 @@ def test_a_finding_against_a_cause_never_makes_it_stand_better(case: Case, extra
             continue
         after = weigh(cause, more)
         if extra.outcome == "not testable":  # says nothing, so nothing may be gained by it
-            assert rank[after.status] <= rank[weigh(cause, case).status] or extra.name in case.findings
+            assert (
+                rank[after.status] <= rank[weigh(cause, case).status] or extra.name in case.findings
+            )
         else:
             assert after.status == "contradicted"
             assert extra.name in after.contradicting
@@ -123,19 +157,27 @@ def test_an_anomaly_is_never_waved_through_and_silence_never_accuses(case: Case)
     if case.spiked or any(name not in NEUTRAL or name == "later-window" for name in against):
         assert verdict.kind != "nothing-found"
     elif against:
-        return  # how replays relate, and what a changed factor did to a spike, is nothing against a run without one
+        # how replays relate, and what a changed factor did to a spike, is nothing against a run
+        # without one
+        return
     else:
         # A cause may predict agreement at a stage or not at all, but agreement alone supports none.
         assert verdict.kind in ("nothing-found", "unresolved")
     assert (
         set(verdict.candidates)
-        == {view.name for view in verdict.causes if view.status != "contradicted" and view.supporting}
+        == {
+            view.name
+            for view in verdict.causes
+            if view.status != "contradicted" and view.supporting
+        }
         or verdict.kind != "undetermined"
     )
 
 
 def test_a_later_step_that_production_does_not_repeat_is_something() -> None:
-    found = [Finding(name=name, outcome="agrees", summary=name, where=Where(step=7)) for name in NAMES]
+    found = [
+        Finding(name=name, outcome="agrees", summary=name, where=Where(step=7)) for name in NAMES
+    ]
     verdict = judge(CAUSES, make_case(found, spike_step=None, possible=(), steps_executed=3))
     assert verdict.kind == "nothing-found"
     odd = [replace(one, outcome="differs") if one.name == "later-window" else one for one in found]
@@ -153,7 +195,10 @@ def test_context_is_left_out() -> None:
 
 def test_two_causes_that_fit_are_named_as_a_set() -> None:
     moments = Finding(name="restored-optimizer", outcome="differs", summary="")
-    verdict = judge(CAUSES, make_case([moments], spike_step=None, possible=("reference-loader",), steps_executed=0))
+    verdict = judge(
+        CAUSES,
+        make_case([moments], spike_step=None, possible=("reference-loader",), steps_executed=0),
+    )
     assert verdict.kind == "undetermined"
     assert verdict.candidates == ("stale-optimizer", "optimizer-not-restored")
     assert verdict.cause is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spiketriage.readers.checkpoints.optimizer_names import field_kind, owner
+from spiketriage.readers.checkpoints.building.optimizer_names import field_kind, owner
 
 PARAMETERS = {"model.w", "layers.0.weight", "decoder.x.weight", "state.model.a.b"}
 
@@ -25,13 +25,22 @@ PARAMETERS = {"model.w", "layers.0.weight", "decoder.x.weight", "state.model.a.b
         ("optimizer.param_groups.0.lr", "", ""),
     ],
 )
-def test_an_optimizer_tensor_is_mapped_to_its_parameter(key: str, parameter: str, state: str) -> None:
+def test_an_optimizer_tensor_is_mapped_to_its_parameter(
+    key: str, parameter: str, state: str
+) -> None:
     found = owner(key, PARAMETERS)
     assert (found.role, found.parameter, found.state) == ("optimizer", parameter, state)
 
 
 @pytest.mark.parametrize(
-    "key", ["model.w", "layers.3.mlp.weight", "model.optimal.weight", "decoder.scheduled_sampling.w", "embed.weight"]
+    "key",
+    [
+        "model.w",
+        "layers.3.mlp.weight",
+        "model.optimal.weight",
+        "decoder.scheduled_sampling.w",
+        "embed.weight",
+    ],
 )
 def test_a_weight_is_a_parameter(key: str) -> None:
     assert owner(key, ()).role == "parameter"
@@ -39,7 +48,13 @@ def test_a_weight_is_a_parameter(key: str) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["train_state.ntokens_seen", "lr_scheduler.last_epoch", "rng_rank0.torch", "dataloader.dp_rank_3", "a.rng_state"],
+    [
+        "train_state.ntokens_seen",
+        "lr_scheduler.last_epoch",
+        "rng_rank0.torch",
+        "dataloader.dp_rank_3",
+        "a.rng_state",
+    ],
 )
 def test_other_state_is_neither(key: str) -> None:
     assert owner(key, ()).role == "other"

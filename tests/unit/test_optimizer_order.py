@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiketriage.readers.checkpoints.optimizer_order import Named, assign
+from spiketriage.readers.checkpoints.building.optimizer_order import Named, assign
 
 
 def named(*shapes):

@@ -1,4 +1,7 @@
-"""What a pickle names is never imported and never called; damage and greed are one error, honest pickles come whole."""
+"""What a pickle names is never imported and never called.
+
+Damage and greed are one error, honest pickles come whole.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,12 @@ def value_of(pickled: object, protocol: int = 4) -> Any:
 
 
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
     lambda below: st.lists(below) | st.dictionaries(st.text(), below) | st.tuples(below, below),
     max_leaves=20,
 )
@@ -61,8 +69,20 @@ def test_plain_values_come_as_they_were(value, protocol):
 
 @pytest.mark.parametrize("protocol", range(6))
 def test_containers_of_the_standard_library_come_as_plain_ones(protocol):
-    value = {"a": {1, 2}, "b": frozenset({3}), "c": collections.OrderedDict(x=1), "d": bytearray(b"\x80y"), "e": 1j}
-    assert value_of(value, protocol) == {"a": {1, 2}, "b": {3}, "c": {"x": 1}, "d": b"\x80y", "e": 1j}
+    value = {
+        "a": {1, 2},
+        "b": frozenset({3}),
+        "c": collections.OrderedDict(x=1),
+        "d": bytearray(b"\x80y"),
+        "e": 1j,
+    }
+    assert value_of(value, protocol) == {
+        "a": {1, 2},
+        "b": {3},
+        "c": {"x": 1},
+        "d": b"\x80y",
+        "e": 1j,
+    }
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -143,8 +163,16 @@ print("imported", sorted(set(sys.modules) - before))
     )
     lines = done.stdout.splitlines()
     assert lines[0] == "0 os.system"
-    assert lines[3] == "3.pkl: pickle: expected an intact pickle, found TypeError: 'Stub' object is not callable"
-    assert lines[4:-1] == ["4 torch.load", "5 turtle.Turtle", "6 os.system", "7 os.system", lines[8]]
+    assert lines[3] == (
+        "3.pkl: pickle: expected an intact pickle, found TypeError: 'Stub' object is not callable"
+    )
+    assert lines[4:-1] == [
+        "4 torch.load",
+        "5 turtle.Turtle",
+        "6 os.system",
+        "7 os.system",
+        lines[8],
+    ]
     assert lines[8] == "8 code.InteractiveConsole os.system"
     assert lines[-1] == "imported []"
     assert not (tmp_path / "PLANTED").exists()
@@ -167,7 +195,8 @@ print("imported", sorted(set(sys.modules) - before))
         b"\x82\x01.",  # an extension code
         b"\x80\x05\x97.",  # an out-of-band buffer
         b"Pid\n.",  # a persistent id
-        b"c_codecs\nencode\n(N}S'__defaults__'\n(I1\ntstb.",  # sets the defaults of a function of ours
+        # sets the defaults of a function of ours
+        b"c_codecs\nencode\n(N}S'__defaults__'\n(I1\ntstb.",
         b"c_codecs\nencode\n}S'a'\nI1\nsb.",
         b"ccollections\nOrderedDict\n}S'items'\nI1\nsb.",  # sets an attribute of a class of ours
         b"cos\npath\n}S'x'\nI1\nsb.",
@@ -195,15 +224,19 @@ def test_a_million_sets_of_one_byte_each_are_refused_for_the_memory_that_they_ta
 
 
 def test_a_lying_length_of_a_bytearray_is_an_error():
-    # In a process of its own: CPython prints a warning of its own when it cannot make the bytearray.
+    # In a process of its own: CPython prints a warning of its own when it cannot make the
+    # bytearray.
     script = (
-        "from spiketriage.readers.pickles import load\nfrom spiketriage.errors import CorruptFileError\n"
+        "from spiketriage.readers.pickles import load\nfrom spiketriage.errors import "
+        "CorruptFileError\n"
         "try: load(b'\\x80\\x05\\x96' + (1 << 40).to_bytes(8, 'little') + b'.', where='x')\n"
         "except CorruptFileError as error: print(error)"
     )
     root = str(Path(pickles.__file__).parents[2])
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, env={"PYTHONPATH": root}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env={"PYTHONPATH": root}, capture_output=True, text=True, check=True
+    )
     assert "found MemoryError" in done.stdout
 
 
@@ -246,7 +279,10 @@ def test_limits_are_as_before_after_a_load():
 def test_a_cycle_is_cut():
     ring: list[Any] = [1]
     ring.append({"back": ring})
-    assert [(leaf.path, leaf.value) for leaf in walk(value_of(ring))] == [(("0",), 1), (("1", "back"), ...)]
+    assert [(leaf.path, leaf.value) for leaf in walk(value_of(ring))] == [
+        (("0",), 1),
+        (("1", "back"), ...),
+    ]
 
 
 def test_leaves_come_with_their_paths():
@@ -267,7 +303,9 @@ def test_any_flipped_byte_or_cut_is_a_value_or_the_one_error(data):
     good = pickle.dumps({"a": [Plain(), (1, 2.5, "x")], "b": collections.OrderedDict(c=b"bytes")})
     at = data.draw(st.integers(0, len(good) - 1))
     bad = (
-        good[:at] + bytes([data.draw(st.integers(0, 255))]) + good[at + 1 :] if data.draw(st.booleans()) else good[:at]
+        good[:at] + bytes([data.draw(st.integers(0, 255))]) + good[at + 1 :]
+        if data.draw(st.booleans())
+        else good[:at]
     )
     with contextlib.suppress(CorruptFileError):
         sum(1 for _ in walk(load(bad, where="test").value))

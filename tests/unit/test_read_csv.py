@@ -1,4 +1,7 @@
-"""CSV telemetry: generic, Lightning's versions and DeepSpeed's monitor, with their restarts and their gaps."""
+"""CSV telemetry.
+
+Generic, Lightning's versions and DeepSpeed's monitor, with their restarts and their gaps.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from hypothesis import strategies as st
 from telemetry_files import FIXTURES, LFS_POINTER, NUM_STEPS, loss, one, points
 
 from spiketriage.errors import EvidenceError
-from spiketriage.facts import Rollback
+from spiketriage.nouns.telemetry import Rollback
 from spiketriage.readers.look import look
-from spiketriage.readers.telemetry import csv_file, deepspeed_csv, lightning_csv
-from spiketriage.readers.telemetry.names import DEFAULT, Names
+from spiketriage.readers.telemetry.series.names import DEFAULT, Names
+from spiketriage.readers.telemetry.tables import csv_file, deepspeed_csv, lightning_csv
 
 VERSIONS = FIXTURES / "lightning_logs"
 
@@ -26,7 +29,9 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_numbers_gaps_and_nonfinite_words(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", 'step,loss,lr,note\n0,2.5,0.1,"a, b"\n1,nan,,x\n2,-inf,1e-3,\n')
+    path = write(
+        tmp_path / "a.csv", 'step,loss,lr,note\n0,2.5,0.1,"a, b"\n1,nan,,x\n2,-inf,1e-3,\n'
+    )
     facts = csv_file.read(path, DEFAULT)
     assert points(one(facts, "loss/mean")) == [(0, 2.5), (1, None), (2, -math.inf)]
     assert points(one(facts, "lr")) == [(0, 0.1), (2, 1e-3)]
@@ -50,7 +55,12 @@ def test_a_repeated_header_begins_an_attempt(tmp_path: Path) -> None:
 def test_steps_that_go_back_begin_an_attempt_after_a_header_as_well(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "step,loss\n0,3\n1,2\n0,9\nstep,loss\n1,4\n0,5\n")
     facts = csv_file.read(path, DEFAULT)
-    assert [points(one(facts, "loss/mean", k)) for k in range(4)] == [[(0, 3), (1, 2)], [(0, 9)], [(1, 4)], [(0, 5)]]
+    assert [points(one(facts, "loss/mean", k)) for k in range(4)] == [
+        [(0, 3), (1, 2)],
+        [(0, 9)],
+        [(1, 4)],
+        [(0, 5)],
+    ]
     assert [back.attempt for back in facts.rollbacks] == [1, 3]
 
 
@@ -58,7 +68,10 @@ def test_torn_lines_are_named(tmp_path: Path) -> None:
     facts = csv_file.read(write(tmp_path / "a.csv", "step,loss\n0,3\n1\n2,1\n3,0.12"), DEFAULT)
     assert points(one(facts, "loss/mean")) == [(0, 3), (2, 1)]
     assert "line 3 has 1 cells, expected 2" in facts.problems[0]
-    assert "line 5 has no newline, so that its last value may be cut short: left out" in facts.problems[1]
+    assert (
+        "line 5 has no newline, so that its last value may be cut short: left out"
+        in facts.problems[1]
+    )
 
 
 def test_files_that_are_no_table(tmp_path: Path) -> None:
@@ -79,7 +92,9 @@ def test_a_line_without_end_takes_no_more_than_its_share(tmp_path: Path) -> None
 
 @settings(max_examples=50, deadline=None)
 @given(cut=st.integers(0, 200), junk=st.binary(max_size=8))
-def test_any_damage_gives_facts_or_a_sentence(cut: int, junk: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_damage_gives_facts_or_a_sentence(
+    cut: int, junk: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     data = ("step,loss\n" + "".join(f"{k},{k / 4}\n" for k in range(30))).encode()
     path = tmp_path_factory.mktemp("cut") / "a.csv"
     path.write_bytes(data[:cut] + junk)
@@ -96,7 +111,9 @@ def test_lightning_versions_are_attempts() -> None:
     facts = lightning_csv.read(VERSIONS, DEFAULT)
     for attempt, steps in ((0, range(NUM_STEPS)), (1, range(15, 25))):
         found = one(facts, "loss/mean", attempt)
-        assert found.steps.tolist() == [step + 1 for step in steps]  # finished steps, as its checkpoints count
+        assert found.steps.tolist() == [
+            step + 1 for step in steps
+        ]  # finished steps, as its checkpoints count
         assert found.values == pytest.approx([loss(step) for step in steps], nan_ok=True)
     assert points(one(facts, "val_loss", 0)) == [(10, 2.0), (20, 2.0)]
     assert facts.rollbacks == (Rollback(attempt=1, last_step=20, first_step=16),)
@@ -119,11 +136,17 @@ def test_a_lightning_version_that_cannot_be_read_is_told(tmp_path: Path) -> None
 
 
 def test_deepspeed_has_a_file_a_tag_and_samples_for_steps(tmp_path: Path) -> None:
-    write(tmp_path / "Train_Samples_train_loss.csv", "step,train_loss\n64,3.5\n128,3.0\nstep,train_loss\n128,2.9\n")
+    write(
+        tmp_path / "Train_Samples_train_loss.csv",
+        "step,train_loss\n64,3.5\n128,3.0\nstep,train_loss\n128,2.9\n",
+    )
     write(tmp_path / "Train_Samples_lr.csv", "step,lr\n64,0.1\n")
     facts = deepspeed_csv.read(tmp_path, DEFAULT)
     found = one(facts, "loss/mean", 0)
-    assert (points(found), found.written_as) == ([(64, 3.5), (128, 3.0)], "Train/Samples/train_loss")
+    assert (points(found), found.written_as) == (
+        [(64, 3.5), (128, 3.0)],
+        "Train/Samples/train_loss",
+    )
     assert (found.trusted, found.trust) == (False, "x is global_samples, not steps")
     assert points(one(facts, "loss/mean", 1)) == [(128, 2.9)]
     assert facts.rollbacks == (Rollback(attempt=1, last_step=128, first_step=128),)

@@ -1,4 +1,7 @@
-"""Data stores of other people: what they hold, document by document, and which documents a step consumed."""
+"""Data stores of other people.
+
+What they hold, document by document, and which documents a step consumed.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
-from spiketriage.facts import StoredFile
-from spiketriage.readers.data import flat_tokens, jsonl_text, megatron_indexed, mosaic_streaming, parquet_text
+from spiketriage.nouns.file import StoredFile
+from spiketriage.readers.data import (
+    flat_tokens,
+    jsonl_text,
+    megatron_indexed,
+    mosaic_streaming,
+    parquet_text,
+)
 from spiketriage.readers.data.borders import Stream, borders
 from spiketriage.readers.data.statistics import documents
 from spiketriage.readers.data.stores import STORES
@@ -47,7 +56,9 @@ EXPECTED = {
     "parquet": ("parquet-text", 30, None),
     "parquet-ids/train.parquet": ("parquet-text", 40, None),
 }
-quiet = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quiet = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def utf8(number):
@@ -101,7 +112,9 @@ def test_there_is_no_document_before_the_first_or_after_the_last(name):
             store.document(DATA / name, number)
 
 
-@pytest.mark.parametrize("name", ["megatron", "nanogpt", "llmc", "olmo", "mds", "jsonl/corpus.jsonl"])
+@pytest.mark.parametrize(
+    "name", ["megatron", "nanogpt", "llmc", "olmo", "mds", "jsonl/corpus.jsonl"]
+)
 def test_a_document_s_digest_is_that_of_its_bytes_on_disk(name):
     store, _ = best(STORES, look(DATA / name))
     root = DATA / name if (DATA / name).is_dir() else (DATA / name).parent
@@ -114,7 +127,9 @@ def test_a_document_s_digest_is_that_of_its_bytes_on_disk(name):
 def test_a_parquet_row_lies_in_its_row_group_and_is_digested_by_value():
     path = DATA / "parquet-ids" / "train.parquet"
     facts = documents(parquet_text, path, range(40))
-    assert [one.digest for one in facts] == [xxhash.xxh3_128_hexdigest(ids.tobytes()) for ids in DOCUMENTS]
+    assert [one.digest for one in facts] == [
+        xxhash.xxh3_128_hexdigest(ids.tobytes()) for ids in DOCUMENTS
+    ]
     assert len({(one.start, one.end) for one in facts}) == 4  # row groups of ten
     assert all(0 < one.start < one.end < path.stat().st_size for one in facts)
 
@@ -138,17 +153,23 @@ def test_a_megatron_document_may_have_many_sequences_or_none():
 
 @quiet
 @given(
-    documents=st.lists(st.lists(st.lists(st.integers(0, 65535), max_size=9), max_size=4), max_size=6),
+    documents=st.lists(
+        st.lists(st.lists(st.integers(0, 65535), max_size=9), max_size=4), max_size=6
+    ),
     dtype=st.sampled_from(["uint16", "int32", "int64"]),
 )
 def test_megatron_round_trip(tmp_path, documents, dtype):
-    arrays = [[np.array(sequence, dtype=np.int64) for sequence in document] for document in documents]
+    arrays = [
+        [np.array(sequence, dtype=np.int64) for sequence in document] for document in documents
+    ]
     make.write_megatron(tmp_path / "set", arrays, dtype)
     facts = megatron_indexed.read(tmp_path / "set")
     assert (facts.num_documents, facts.problems) == (len(documents), ())
     assert facts.num_tokens == sum(len(sequence) for document in documents for sequence in document)
     for number, document in enumerate(documents):
-        assert megatron_indexed.document(tmp_path / "set", number).tolist() == list(chain(*document))
+        assert megatron_indexed.document(tmp_path / "set", number).tolist() == list(
+            chain(*document)
+        )
 
 
 def brute_documents_of_step(order_of_documents, lengths, shuffle, step, batch, length):
@@ -163,13 +184,19 @@ def brute_documents_of_step(order_of_documents, lengths, shuffle, step, batch, l
 @pytest.mark.parametrize("step", [1, 2, 7, 25])
 def test_megatron_step_to_documents(step):
     folder = PREFIX / "cache" / "GPTDataset_indices"
-    order, shuffle = (np.load(next(folder.glob(f"*-{kind}_index.npy"))) for kind in ("document", "shuffle"))
+    order, shuffle = (
+        np.load(next(folder.glob(f"*-{kind}_index.npy"))) for kind in ("document", "shuffle")
+    )
     lengths = [len(one) for one in DOCUMENTS]
     seen = megatron_indexed.documents_of_step(PREFIX, step, 4, 16)
-    assert list(seen) == brute_documents_of_step(order.tolist(), lengths, shuffle.tolist(), step, 4, 16)
+    assert list(seen) == brute_documents_of_step(
+        order.tolist(), lengths, shuffle.tolist(), step, 4, 16
+    )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     lengths=st.lists(st.integers(1, 12), min_size=4, max_size=12),
     length=st.integers(2, 7),
@@ -181,10 +208,14 @@ def test_megatron_step_to_documents_of_any_shape(tmp_path_factory, lengths, leng
     make.write_megatron(prefix, [[np.arange(size)] for size in lengths])
     make.write_order(prefix, lengths, sequence_length=length, seed=seed, epochs=epochs)
     folder = prefix / "cache" / "GPTDataset_indices"
-    order, shuffle = (np.load(next(folder.glob(f"*-{kind}_index.npy"))) for kind in ("document", "shuffle"))
+    order, shuffle = (
+        np.load(next(folder.glob(f"*-{kind}_index.npy"))) for kind in ("document", "shuffle")
+    )
     for step in range(1, len(shuffle) // 2 + 1):
         seen = megatron_indexed.documents_of_step(prefix, step, 2, length)
-        assert list(seen) == brute_documents_of_step(order.tolist(), lengths, shuffle.tolist(), step, 2, length)
+        assert list(seen) == brute_documents_of_step(
+            order.tolist(), lengths, shuffle.tolist(), step, 2, length
+        )
 
 
 def test_sequences_of_a_cached_order_become_their_documents(tmp_path):
@@ -224,7 +255,9 @@ def test_megatron_caches_of_another_run_are_not_used(tmp_path):
 def test_megatron_caches_may_lie_elsewhere(tmp_path):
     make.write_megatron(tmp_path / "set" / PREFIX.name, [[one] for one in DOCUMENTS])
     given_folder = PREFIX / "cache" / "GPTDataset_indices"
-    seen = megatron_indexed.documents_of_step(tmp_path / "set" / PREFIX.name, 2, 4, 16, caches=given_folder)
+    seen = megatron_indexed.documents_of_step(
+        tmp_path / "set" / PREFIX.name, 2, 4, 16, caches=given_folder
+    )
     assert seen == megatron_indexed.documents_of_step(PREFIX, 2, 4, 16)
 
 
@@ -249,7 +282,10 @@ def test_llmc_documents_begin_with_the_given_id():
     path = DATA / "llmc" / "fineweb_train_000001.bin"
     assert flat_tokens.count(path, eos=make.EOS) == 40
     for number, ids in enumerate(DOCUMENTS):
-        assert flat_tokens.stored(path, number, eos=make.EOS).tokens.tolist() == np.roll(ids, 1).tolist()
+        assert (
+            flat_tokens.stored(path, number, eos=make.EOS).tokens.tolist()
+            == np.roll(ids, 1).tolist()
+        )
 
 
 def test_documents_of_a_folder_of_shards_follow_one_another():
@@ -280,7 +316,10 @@ def test_a_saved_numpy_array_is_a_stream_too(tmp_path):
     np.save(tmp_path / "tokens.npy", STREAM.astype(np.int32))
     facts = flat_tokens.read(tmp_path / "tokens.npy")
     assert (facts.dtype, facts.num_tokens, facts.problems) == ("int32", 1610, ())
-    assert flat_tokens.stored(tmp_path / "tokens.npy", 39, eos=make.EOS).tokens.tolist() == DOCUMENTS[39].tolist()
+    assert (
+        flat_tokens.stored(tmp_path / "tokens.npy", 39, eos=make.EOS).tokens.tolist()
+        == DOCUMENTS[39].tolist()
+    )
 
 
 @quiet
@@ -297,7 +336,8 @@ def test_flat_documents_cut_and_join_to_the_stream(tmp_path_factory, ids, eos, h
     else:
         path.write_bytes(tokens.astype("<u2").tobytes())
     seen = [
-        flat_tokens.stored(path, number, eos=eos).tokens.tolist() for number in range(flat_tokens.count(path, eos=eos))
+        flat_tokens.stored(path, number, eos=eos).tokens.tolist()
+        for number in range(flat_tokens.count(path, eos=eos))
     ]
     assert list(chain(*seen)) == ids
     assert all(seen)
@@ -341,7 +381,9 @@ def test_olmo_step_to_instances_and_documents():
         tokens = np.concatenate([np.arange(16 * number, 16 * (number + 1)) for number in instances])
         seen = flat_tokens.documents_of_step(path, step, 4, 16, eos=90_000 + make.EOS)
         assert list(seen) == list(dict.fromkeys(owner[tokens].tolist()))
-        assert set(flat_tokens.documents_of_step(path, step, 4, 16)) == {int(at) // 1024 for at in tokens}
+        assert set(flat_tokens.documents_of_step(path, step, 4, 16)) == {
+            int(at) // 1024 for at in tokens
+        }
     with pytest.raises(RefusedError, match="orders 100 instances"):
         flat_tokens.instances_of_step(DATA / "olmo", 26, 4)
 
@@ -395,13 +437,17 @@ def test_mds_documents_are_the_written_ids_across_shards():
 
 
 def test_mds_text_beside_a_column_of_fixed_size():
-    assert [mosaic_streaming.document(DATA / "mds-text", n).tolist() for n in range(30)] == [utf8(n) for n in range(30)]
+    assert [mosaic_streaming.document(DATA / "mds-text", n).tolist() for n in range(30)] == [
+        utf8(n) for n in range(30)
+    ]
 
 
 @quiet
 @given(
     ids=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=300),
-    encoding=st.sampled_from(["bytes", "ndarray", "ndarray:int32", "ndarray:int64", "ndarray:int32:n"]),
+    encoding=st.sampled_from(
+        ["bytes", "ndarray", "ndarray:int32", "ndarray:int64", "ndarray:int32:n"]
+    ),
 )
 def test_mds_encodings_round_trip(tmp_path_factory, ids, encoding):
     folder = tmp_path_factory.mktemp("mds")
@@ -442,14 +488,20 @@ def test_compressed_mds_shards_are_named_and_declined(tmp_path):
         name = shard["raw_data"]["basename"]
         (tmp_path / "mds" / name).rename(tmp_path / "mds" / f"{name}.zstd")
         shard["compression"] = "zstd:7"
-        shard["zip_data"] = {"basename": f"{name}.zstd", "bytes": shard["raw_data"]["bytes"], "hashes": {}}
+        shard["zip_data"] = {
+            "basename": f"{name}.zstd",
+            "bytes": shard["raw_data"]["bytes"],
+            "hashes": {},
+        }
     (tmp_path / "mds" / "index.json").write_text(json.dumps(index))
     facts = mosaic_streaming.read(tmp_path / "mds")
     assert facts.problems == ()
     assert "compressed with zstd:7" in facts.notes[0]
     with pytest.raises(EvidenceError, match="compressed with zstd:7"):
         mosaic_streaming.document(tmp_path / "mds", 0)
-    (tmp_path / "mds" / "shard.00000.mds.zstd").rename(tmp_path / "mds" / "shard.00000.mds")  # unpacked beside it
+    (tmp_path / "mds" / "shard.00000.mds.zstd").rename(
+        tmp_path / "mds" / "shard.00000.mds"
+    )  # unpacked beside it
     assert mosaic_streaming.document(tmp_path / "mds", 0).tolist() == DOCUMENTS[0].tolist()
 
 
@@ -482,7 +534,9 @@ def test_jsonl_text_and_messages():
     assert [jsonl_text.document(path, number).tolist() for number in range(30)] == [
         utf8(number) for number in range(30)
     ]
-    assert bytes(jsonl_text.document(DATA / "jsonl" / "chat.jsonl", 0).tolist()) == b"hi\n" + bytes(utf8(3))
+    assert bytes(jsonl_text.document(DATA / "jsonl" / "chat.jsonl", 0).tolist()) == b"hi\n" + bytes(
+        utf8(3)
+    )
 
 
 @quiet
@@ -520,14 +574,18 @@ def test_compressed_jsonl_is_declined_with_a_sentence(tmp_path):
 
 def test_parquet_text_and_ids():
     path = DATA / "parquet" / "corpus.parquet"
-    assert [parquet_text.document(path, n).tolist() for n in (0, 9, 10, 29)] == [utf8(n) for n in (0, 9, 10, 29)]
+    assert [parquet_text.document(path, n).tolist() for n in (0, 9, 10, 29)] == [
+        utf8(n) for n in (0, 9, 10, 29)
+    ]
     ids = parquet_text.document(DATA / "parquet-ids", 39)
     assert ids.tolist() == DOCUMENTS[39].tolist()
 
 
 def test_parquet_rows_of_a_folder_follow_one_another(tmp_path):
     for number, texts in enumerate((["a", "bc"], ["def"])):
-        make.write_parquet(tmp_path / f"part-{number}.parquet", {"id": list(range(len(texts))), "text": texts})
+        make.write_parquet(
+            tmp_path / f"part-{number}.parquet", {"id": list(range(len(texts))), "text": texts}
+        )
     seen = [parquet_text.document(tmp_path, number) for number in range(3)]
     assert [bytes(one.tolist()) for one in seen] == [b"a", b"bc", b"def"]
     assert parquet_text.stored(tmp_path, 2).path == "part-1.parquet"

@@ -16,17 +16,33 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spiketriage.errors import EvidenceError
-from spiketriage.facts import CheckpointFacts, TensorFacts
-from spiketriage.readers.checkpoints import dcp
-from spiketriage.readers.checkpoints.torch_dtypes import ITEM_BYTES
-from spiketriage.readers.checkpoints.zip_records import data_record
+from spiketriage.nouns.checkpoint import CheckpointFacts, TensorFacts
+from spiketriage.readers.checkpoints.dcp import layout
+from spiketriage.readers.checkpoints.files.torch_dtypes import ITEM_BYTES
+from spiketriage.readers.checkpoints.files.zip_records import data_record
 from spiketriage.readers.look import look
-from tests.dcp_metadata_pickle import Made, Opcodes, Pairs, chunk, dumps, index, metadata, place, size, tensor
+from tests.dcp_metadata_pickle import (
+    Made,
+    Opcodes,
+    Pairs,
+    chunk,
+    dumps,
+    index,
+    metadata,
+    place,
+    size,
+    tensor,
+)
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "dcp"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((FIXTURES / "expected.json").read_text())
 PLAIN = FIXTURES / "plain" / "step_3"
-DTYPES = {"torch.float32": "F32", "torch.bfloat16": "BF16", "torch.uint8": "U8", "torch.int64": "I64"}
+DTYPES = {
+    "torch.float32": "F32",
+    "torch.bfloat16": "BF16",
+    "torch.uint8": "U8",
+    "torch.int64": "I64",
+}
 
 
 @pytest.fixture
@@ -46,35 +62,41 @@ def whole(folder: Path, one: TensorFacts) -> bytes:
                 start, end = record.start, record.end
             stream.seek(start)
             data = np.frombuffer(stream.read(end - start), dtype=np.uint8)
-        where = tuple(slice(at, at + length) for at, length in zip(part.offset, part.shape, strict=True))
+        where = tuple(
+            slice(at, at + length) for at, length in zip(part.offset, part.shape, strict=True)
+        )
         words[where] = data.reshape(*part.shape, ITEM_BYTES[one.dtype])
     return words.tobytes()
 
 
 def problems(folder: Path) -> str:
     """Everything wrong with a DCP folder, which is then not complete."""
-    facts = dcp.read(folder)
+    facts = layout.read(folder)
     assert facts.complete is False
     return " | ".join((facts.interrupted, *facts.problems))
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_tensors_are_what_torch_loads(name: str) -> None:
-    facts = dcp.read(FIXTURES / name)
+    facts = layout.read(FIXTURES / name)
     assert facts.complete
     assert facts.problems == ()
     assert facts.world_size == 2
-    found = {one.name: [list(one.shape), one.dtype, zlib.crc32(whole(facts.path, one))] for one in facts.tensors}
+    found = {
+        one.name: [list(one.shape), one.dtype, zlib.crc32(whole(facts.path, one))]
+        for one in facts.tensors
+    }
     expected = {
         key: [shape, DTYPES[dtype], crc]
         for key, (shape, dtype, crc) in EXPECTED[name].items()
-        if "/shard_" not in key  # a ShardedObject, whose tensors torch shows only after it is unpickled
+        if "/shard_"
+        not in key  # a ShardedObject, whose tensors torch shows only after it is unpickled
     }
     assert found == expected
 
 
 def test_a_plain_tree_tells_step_scheduler_optimizer_and_rng() -> None:
-    facts = dcp.read(PLAIN)
+    facts = layout.read(PLAIN)
     assert [(one.source, one.step) for one in facts.stated_steps] == [
         ("the name step_3", 3),
         ("step", 3),
@@ -89,17 +111,19 @@ def test_a_plain_tree_tells_step_scheduler_optimizer_and_rng() -> None:
     assert fields["optimizer.param_groups.0.lr"].values == {"value": "0.01"}
     assert (fields["rng_rank1.torch"].kind, fields["rng_rank1.torch"].rank) == ("rng", 1)
     assert fields["step"].values == {"value": "3"}
-    assert fields["rng_rank0.torch"].digest == fields["rng_rank1.torch"].digest  # both ranks had the same seed
+    assert (
+        fields["rng_rank0.torch"].digest == fields["rng_rank1.torch"].digest
+    )  # both ranks had the same seed
     assert "lower bound" in " ".join(facts.notes)
 
 
 def test_chunks_that_hold_nothing_are_left_out() -> None:
-    gate = next(one for one in dcp.read(PLAIN).tensors if one.name == "model.gate")
+    gate = next(one for one in layout.read(PLAIN).tensors if one.name == "model.gate")
     assert [(part.offset, part.shape) for part in gate.chunks] == [((0, 0), (1, 3))]
 
 
 def test_safetensors_serialization_is_read_as_raw_ranges() -> None:
-    facts = dcp.read(FIXTURES / "safetensors" / "step_1")
+    facts = layout.read(FIXTURES / "safetensors" / "step_1")
     assert {part.container for one in facts.tensors for part in one.chunks} == {"raw"}
     for one in facts.tensors:
         assert all(part.end - part.start == 4 * math.prod(part.shape) for part in one.chunks)
@@ -111,7 +135,7 @@ def test_a_missing_rank_file_takes_its_chunks_along(plain: Path) -> None:
     assert "__1_0.distcp: is missing" in said
     assert "and " in said
     assert "more" in said
-    embed = next(one for one in dcp.read(plain).tensors if one.name == "model.embed.weight")
+    embed = next(one for one in layout.read(plain).tensors if one.name == "model.embed.weight")
     assert [part.path for part in embed.chunks] == ["__0_0.distcp"]
 
 
@@ -119,7 +143,10 @@ def test_a_truncated_rank_file_loses_what_lay_behind_the_cut(plain: Path) -> Non
     file = plain / "__0_0.distcp"
     length = file.stat().st_size
     os.truncate(file, length - 100)
-    assert f"__0_0.distcp: is cut short, {length - 100} bytes of {length}; 1 slices of 1 keys" in problems(plain)
+    assert (
+        f"__0_0.distcp: is cut short, {length - 100} bytes of {length}; 1 slices of 1 keys"
+        in problems(plain)
+    )
 
 
 def test_trailing_bytes_are_counted(plain: Path) -> None:
@@ -141,15 +168,19 @@ def test_swapped_rank_files_are_noticed(plain: Path) -> None:
 
 
 def test_swapped_files_of_the_same_size_are_noticed_by_their_shapes(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(FIXTURES / "torchtitan" / "checkpoint" / "step-5", tmp_path / "step-5"))
+    folder = Path(
+        shutil.copytree(FIXTURES / "torchtitan" / "checkpoint" / "step-5", tmp_path / "step-5")
+    )
     raw = (folder / ".metadata").read_bytes()
-    swapped = raw.replace(b"__0_0.distcp", b"__x_0.distcp").replace(b"__1_0.distcp", b"__0_0.distcp")
+    swapped = raw.replace(b"__0_0.distcp", b"__x_0.distcp").replace(
+        b"__1_0.distcp", b"__0_0.distcp"
+    )
     (folder / ".metadata").write_bytes(swapped.replace(b"__x_0.distcp", b"__1_0.distcp"))
     assert "do not hold what .metadata says" in problems(folder)
 
 
 def test_a_flipped_bit_is_left_to_the_scan_but_its_record_is_vouched_for(plain: Path) -> None:
-    facts = dcp.read(plain)
+    facts = layout.read(plain)
     part = next(one for one in facts.tensors if one.name == "model.embed.weight").chunks[1]
     with (plain / part.path).open("r+b") as stream:
         record = data_record(stream, part.start, part.end)
@@ -160,12 +191,12 @@ def test_a_flipped_bit_is_left_to_the_scan_but_its_record_is_vouched_for(plain: 
         stream.flush()
         stream.seek(record.start)
         assert record.crc32 != zlib.crc32(stream.read(record.end - record.start))
-    assert dcp.read(plain).complete  # no tensor byte was read
+    assert layout.read(plain).complete  # no tensor byte was read
 
 
 def test_metadata_gone_is_an_interrupted_save(plain: Path) -> None:
     (plain / ".metadata").unlink()
-    facts = dcp.read(plain)
+    facts = layout.read(plain)
     assert facts.problems == ()
     assert not facts.complete
     assert "did not finish, or the file was removed" in facts.interrupted
@@ -175,7 +206,7 @@ def test_metadata_gone_is_an_interrupted_save(plain: Path) -> None:
 
 def test_a_lone_temporary_metadata_file_is_an_interrupted_save(plain: Path) -> None:
     (plain / ".metadata").rename(plain / ".metadata.tmp")
-    facts = dcp.read(plain)
+    facts = layout.read(plain)
     assert not facts.complete
     assert "interrupted before .metadata.tmp was renamed" in facts.interrupted
 
@@ -196,7 +227,7 @@ def test_git_lfs_pointers_are_named(plain: Path) -> None:
 def test_a_file_of_another_save_is_a_note(plain: Path) -> None:
     shutil.copy(plain / "__0_0.distcp", plain / "__2_0.distcp")
     (plain / "__3_0.distcp").touch()
-    facts = dcp.read(plain)
+    facts = layout.read(plain)
     assert facts.complete
     assert "__2_0.distcp: not named by .metadata: left over from another save" in facts.notes
     assert facts.world_size == 4  # a rank with nothing to write leaves an empty file
@@ -209,11 +240,11 @@ def test_a_folder_where_a_file_should_be(plain: Path) -> None:
 
 
 def test_nothing_of_dcp_is_refused(tmp_path: Path) -> None:
-    assert dcp.claims(look(tmp_path)) == 0
+    assert layout.claims(look(tmp_path)) == 0
     with pytest.raises(EvidenceError, match=r"neither \.metadata nor a \.distcp file"):
-        dcp.read(tmp_path)
+        layout.read(tmp_path)
     with pytest.raises(EvidenceError):
-        dcp.read(tmp_path / "missing")
+        layout.read(tmp_path / "missing")
 
 
 def one_tensor(**places: Any) -> bytes:
@@ -223,7 +254,10 @@ def one_tensor(**places: Any) -> bytes:
     storage = Pairs(
         pairs=(
             (index("w", size(0, 0)), place("__0_0.distcp", 10, 10)),
-            (index("w", size(2, 0)), place(said.pop("path"), said.pop("offset"), said.pop("length"), **said)),
+            (
+                index("w", size(2, 0)),
+                place(said.pop("path"), said.pop("offset"), said.pop("length"), **said),
+            ),
         )
     )
     return metadata({"w": tensor(size(4, 2), parts)}, storage)
@@ -247,7 +281,10 @@ def made(folder: Path, raw: bytes) -> str:
         ({"offset": "0"}, "is said to lie at byte '0'"),
         ({"offset": 0.0}, "is said to lie at byte a float"),
         ({"offset": True}, "is said to lie at byte a bool"),
-        ({"path": "../../etc/passwd"}, "is said to lie in '../../etc/passwd', which is not inside the checkpoint"),
+        (
+            {"path": "../../etc/passwd"},
+            "is said to lie in '../../etc/passwd', which is not inside the checkpoint",
+        ),
         ({"path": "/etc/passwd"}, "is said to lie in '/etc/passwd', which is not inside"),
         ({"path": None}, "is said to lie in a NoneType"),
         ({"path": "a\0b"}, "which is not inside the checkpoint"),
@@ -255,7 +292,9 @@ def made(folder: Path, raw: bytes) -> str:
         ({"offset": 5}, "are said to overlap"),
     ],
 )
-def test_a_place_that_cannot_be_is_named(tmp_path: Path, places: dict[str, Any], words: str) -> None:
+def test_a_place_that_cannot_be_is_named(
+    tmp_path: Path, places: dict[str, Any], words: str
+) -> None:
     assert words in made(tmp_path, one_tensor(**places))
 
 
@@ -263,11 +302,17 @@ def test_a_place_that_cannot_be_is_named(tmp_path: Path, places: dict[str, Any],
     ("value", "words"),
     [
         (tensor(size(4, 2), [chunk(size(0, 0), size(2, 2))]), "no chunk holds 2:4 of axis 0"),
-        (tensor(size(4, 2), [chunk(size(0, 0), size(4, 3))]), "do not cover its shape [4, 2] exactly"),
+        (
+            tensor(size(4, 2), [chunk(size(0, 0), size(4, 3))]),
+            "do not cover its shape [4, 2] exactly",
+        ),
         (tensor(size(-4, 2), []), "has the shape or offset a tuple, expected counts"),
         (tensor(size(*[1] * 100), []), "expected counts"),
         (tensor(size(4.0), []), "expected counts"),
-        (Made(name="torch.distributed.checkpoint.metadata.TensorStorageMetadata", state={}), "in no known way"),
+        (
+            Made(name="torch.distributed.checkpoint.metadata.TensorStorageMetadata", state={}),
+            "in no known way",
+        ),
         (Made(name="os.system", state={"size": 1}), "in no known way"),
         (7, "in no known way"),
     ],
@@ -279,7 +324,7 @@ def test_a_tensor_that_cannot_be_is_named(tmp_path: Path, value: Any, words: str
 def test_names_that_are_no_text_are_declined(tmp_path: Path) -> None:
     held = {"\ud800": tensor(size(), []), "fine": tensor(size(0), [])}
     assert "1 keys are no text" in made(tmp_path, metadata(held, {}))
-    assert [one.name for one in dcp.read(tmp_path).tensors] == ["fine"]
+    assert [one.name for one in layout.read(tmp_path).tensors] == ["fine"]
 
 
 @pytest.mark.parametrize("storage", [None, 5, [1], Pairs(pairs=((5, 6), ("a", None)))])
@@ -290,23 +335,30 @@ def test_storage_data_of_another_kind(tmp_path: Path, storage: Any) -> None:
 def many(count: int, offset: int) -> bytes:
     """Metadata of objects, one a file."""
     keys = [f"k{number}" for number in range(count)]
-    storage = Pairs(pairs=tuple((index(key), place(f"__{key[1:]}_0.distcp", offset, 1)) for key in keys))
-    held = {key: Made(name="torch.distributed.checkpoint.metadata.BytesStorageMetadata", state={}) for key in keys}
+    storage = Pairs(
+        pairs=tuple((index(key), place(f"__{key[1:]}_0.distcp", offset, 1)) for key in keys)
+    )
+    held = {
+        key: Made(name="torch.distributed.checkpoint.metadata.BytesStorageMetadata", state={})
+        for key in keys
+    }
     return metadata(held, storage)
 
 
 def test_many_missing_files_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(many(300, 0))
-    facts = dcp.read(tmp_path)
+    facts = layout.read(tmp_path)
     assert len(facts.problems) == 1
     assert "is missing, and 299 files more; 300 slices of 300 keys" in facts.problems[0]
 
 
 def test_many_broken_entries_are_counted(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(many(300, -1))
-    facts = dcp.read(tmp_path)
+    facts = layout.read(tmp_path)
     assert len(facts.problems) == 101
-    assert facts.problems[-1].endswith("and 500 problems more")  # 300 places, and 300 keys without one
+    assert facts.problems[-1].endswith(
+        "and 500 problems more"
+    )  # 300 places, and 300 keys without one
 
 
 def test_a_nested_offset_is_refused_before_it_is_hashed(tmp_path: Path) -> None:
@@ -321,7 +373,7 @@ def test_metadata_that_would_run_something_runs_nothing(tmp_path: Path) -> None:
     said = made(tmp_path, metadata({}, {}, storage_meta=call))
     assert "asks for os.system" in said
     assert not witness.exists()
-    assert "os.system" in dcp.read(tmp_path).globals
+    assert "os.system" in layout.read(tmp_path).globals
 
 
 @pytest.mark.parametrize(
@@ -335,8 +387,11 @@ def test_metadata_that_is_none_is_a_problem(plain: Path, raw: bytes) -> None:
 def test_a_transform_is_declined_with_a_sentence(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(one_tensor(transform_descriptors=["zstd"]))
     (tmp_path / "__0_0.distcp").write_bytes(bytes(20))
-    facts = dcp.read(tmp_path)
-    assert "w: stored through a transform (compression), so its values cannot be read here" in facts.notes
+    facts = layout.read(tmp_path)
+    assert (
+        "w: stored through a transform (compression), so its values cannot be read here"
+        in facts.notes
+    )
     assert facts.tensors == ()
     assert facts.complete
 
@@ -350,23 +405,31 @@ def worn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_line_break_in_what_was_found_is_shown_and_not_made(tmp_path: Path) -> None:
     copy = shutil.copytree(PLAIN, tmp_path / "step_3")
     good = (PLAIN / ".metadata").read_bytes()
-    (copy / ".metadata").write_bytes(good[:61] + b"F" + good[62:])  # a float that ends at the next line break
-    (problem,) = (one for one in dcp.read(copy).problems if "could not convert string to float" in one)
+    (copy / ".metadata").write_bytes(
+        good[:61] + b"F" + good[62:]
+    )  # a float that ends at the next line break
+    (problem,) = (
+        one for one in layout.read(copy).problems if "could not convert string to float" in one
+    )
     assert "\n" not in problem
     assert "\\n" in problem
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.sampled_from([".metadata", ".metadata", "__0_0.distcp"]), st.data())
 def test_any_damage_is_told_and_never_crashes(worn: Path, name: str, data: st.DataObject) -> None:
     good = (PLAIN / name).read_bytes()
     at = data.draw(st.integers(0, len(good) - 1))
     bad = (
-        good[:at] if data.draw(st.booleans()) else good[:at] + bytes([data.draw(st.integers(0, 255))]) + good[at + 1 :]
+        good[:at]
+        if data.draw(st.booleans())
+        else good[:at] + bytes([data.draw(st.integers(0, 255))]) + good[at + 1 :]
     )
     (worn / name).write_bytes(bad)
     try:
-        facts = dcp.read(worn)
+        facts = layout.read(worn)
         assert isinstance(facts, CheckpointFacts)
         assert all("\n" not in problem for problem in facts.problems)
     finally:

@@ -1,4 +1,7 @@
-"""The layouts that are torch DCP with something around it: torchtitan, OLMo-core, Megatron, Lightning, Composer."""
+"""The layouts that are torch DCP with something around it.
+
+Torchtitan, OLMo-core, Megatron, Lightning, Composer.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spiketriage.facts import CheckpointFacts
-from spiketriage.readers.checkpoints.layouts import LAYOUTS
+from spiketriage.nouns.checkpoint import CheckpointFacts
+from spiketriage.readers.checkpoints.formats import LAYOUTS
 from spiketriage.readers.look import best, look
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "dcp"
 TITAN, OLMO = FIXTURES / "torchtitan" / "checkpoint", FIXTURES / "olmo_core" / "step7"
-MEGATRON, LIGHTNING = FIXTURES / "megatron" / "iter_0000010", FIXTURES / "lightning" / "epoch=0-step=2.ckpt"
+MEGATRON, LIGHTNING = (
+    FIXTURES / "megatron" / "iter_0000010",
+    FIXTURES / "lightning" / "epoch=0-step=2.ckpt",
+)
 
 
 def read(path: Path) -> CheckpointFacts:
@@ -50,7 +56,9 @@ def values(facts: CheckpointFacts, name: str, rank: int | None = None) -> dict[s
         (LIGHTNING, "lightning-sharded", 2, 2),
     ],
 )
-def test_every_layout_is_recognized_and_complete(path: Path, layout: str, step: int, world_size: int | None) -> None:
+def test_every_layout_is_recognized_and_complete(
+    path: Path, layout: str, step: int, world_size: int | None
+) -> None:
     facts = read(path)
     assert (facts.layout, facts.step, facts.world_size) == (layout, step, world_size)
     assert facts.complete
@@ -60,7 +68,9 @@ def test_every_layout_is_recognized_and_complete(path: Path, layout: str, step: 
     assert {one.path for one in facts.files} == {
         one.relative_to(path).as_posix() for one in path.rglob("*") if one.is_file()
     }
-    assert {part.path for one in facts.tensors for part in one.chunks} <= {one.path for one in facts.files}
+    assert {part.path for one in facts.tensors for part in one.chunks} <= {
+        one.path for one in facts.files
+    }
 
 
 def test_torchtitan_tells_its_places_of_the_step_and_its_cursors() -> None:
@@ -99,8 +109,12 @@ def test_a_step_in_another_folder_disagrees(tmp_path: Path) -> None:
 def test_a_lost_cursor_is_missed(tmp_path: Path) -> None:
     folder = damaged(tmp_path, TITAN / "step-4")
     raw = (folder / ".metadata").read_bytes()
-    (folder / ".metadata").write_bytes(raw.replace(b"dataloader.dp_rank_1", b"dataloader.xx_rank_1"))
-    assert any("1 of the 2 cursors are missing (dp_rank_1)" in problem for problem in read(folder).problems)
+    (folder / ".metadata").write_bytes(
+        raw.replace(b"dataloader.dp_rank_1", b"dataloader.xx_rank_1")
+    )
+    assert any(
+        "1 of the 2 cursors are missing (dp_rank_1)" in problem for problem in read(folder).problems
+    )
 
 
 def test_an_export_without_its_weights(tmp_path: Path) -> None:
@@ -122,11 +136,15 @@ def test_olmo_core_tells_the_cursor_and_rng_of_every_rank() -> None:
         assert values(facts, "data_loader", rank)["dataset_fingerprint"] == "f00d"
         assert values(facts, "progress", rank)["global_train_tokens_seen"] == "7168"
     assert [one.rank for one in facts.fields if one.kind == "rng"] == [0, 1]
-    assert all(part.path.startswith("model_and_optim/") for one in facts.tensors for part in one.chunks)
+    assert all(
+        part.path.startswith("model_and_optim/") for one in facts.tensors for part in one.chunks
+    )
     assert not any("lower bound" in note for note in facts.notes)
 
 
-@pytest.mark.parametrize("missing", [".metadata.json", "train/rank0.pt", "model_and_optim/.metadata"])
+@pytest.mark.parametrize(
+    "missing", [".metadata.json", "train/rank0.pt", "model_and_optim/.metadata"]
+)
 def test_olmo_core_is_complete_with_its_three_files_only(tmp_path: Path, missing: str) -> None:
     folder = damaged(tmp_path, OLMO)
     (folder / missing).unlink()
@@ -141,7 +159,9 @@ def test_olmo_core_misses_a_rank(tmp_path: Path) -> None:
     (folder / "train" / "rank1.pt").unlink()
     facts = read(folder)
     assert not facts.complete
-    assert any("1 of 2 ranks' files are missing (rank1.pt)" in problem for problem in facts.problems)
+    assert any(
+        "1 of 2 ranks' files are missing (rank1.pt)" in problem for problem in facts.problems
+    )
     (folder / "train" / "rank1.pt").write_bytes(b"torn")
     assert any("the state of rank 1 is lost" in problem for problem in read(folder).problems)
 
@@ -158,15 +178,23 @@ def test_olmo_core_without_its_dcp_folder_is_not_complete(tmp_path: Path) -> Non
     (folder / "model_and_optim").mkdir()
     facts = read(folder)
     assert not facts.complete
-    assert any("holds neither .metadata nor a .distcp file" in problem for problem in facts.problems)
+    assert any(
+        "holds neither .metadata nor a .distcp file" in problem for problem in facts.problems
+    )
 
 
 def test_megatron_tells_arguments_fp8_rng_and_promises() -> None:
     facts = read(MEGATRON)
-    assert [one.source for one in facts.stated_steps] == ["the name iter_0000010", "common_state.iteration"]
+    assert [one.source for one in facts.stated_steps] == [
+        "the name iter_0000010",
+        "common_state.iteration",
+    ]
     assert values(facts, "common_state.args")["tensor_model_parallel_size"] == "2"
     assert values(facts, "common_state.args")["consumed_train_samples"] == "640"
-    assert values(facts, "common_state.opt_param_scheduler") == {"max_lr": "0.0003", "num_steps": "640"}
+    assert values(facts, "common_state.opt_param_scheduler") == {
+        "max_lr": "0.0003",
+        "num_steps": "640",
+    }
     kinds = {one.name: one.kind for one in facts.fields}
     shard = "decoder.layers.self_attention.linear_qkv._extra_state/shard_1_2"
     assert kinds[shard] == "fp8"
@@ -177,7 +205,10 @@ def test_megatron_tells_arguments_fp8_rng_and_promises() -> None:
     for name in ("__0_0.distcp", "__1_0.distcp", ".metadata", "metadata.json"):
         assert promised[name] == hashlib.sha256((MEGATRON / name).read_bytes()).hexdigest()
     owners = {one.name: one.parameter for one in facts.tensors}
-    assert owners["optimizer.state.exp_avg.embedding.word_embeddings.weight"] == "embedding.word_embeddings.weight"
+    assert (
+        owners["optimizer.state.exp_avg.embedding.word_embeddings.weight"]
+        == "embedding.word_embeddings.weight"
+    )
 
 
 def test_bytes_inside_an_object_are_vouched_for() -> None:
@@ -195,13 +226,19 @@ def test_megatron_without_its_last_file_did_not_finish(tmp_path: Path) -> None:
     assert facts.layout == "megatron-dist"
     assert not facts.complete
     assert "metadata.json: is missing; Megatron writes it last" in facts.interrupted
-    assert any("promises metadata.json, which is not there" in problem for problem in facts.problems)
+    assert any(
+        "promises metadata.json, which is not there" in problem for problem in facts.problems
+    )
 
 
 def test_megatrons_older_common_state_is_a_file(tmp_path: Path) -> None:
     folder = damaged(tmp_path, MEGATRON)
     group = {"param_groups": [{"step": 12, "lr": 0.1}]}
-    common = {"iteration": 12, "optimizer": {"optimizer": group}, "opt_param_scheduler": {"num_steps": 99}}
+    common = {
+        "iteration": 12,
+        "optimizer": {"optimizer": group},
+        "opt_param_scheduler": {"num_steps": 99},
+    }
     (folder / "common.pt").write_bytes(pickle.dumps(common))
     facts = read(folder)
     assert not facts.steps_agree
@@ -226,21 +263,32 @@ def test_megatrons_tracker_is_a_note(tmp_path: Path) -> None:
 def test_megatron_misses_a_shard_of_an_object(tmp_path: Path) -> None:
     folder = damaged(tmp_path, MEGATRON)
     raw = (folder / ".metadata").read_bytes()
-    (folder / ".metadata").write_bytes(raw.replace(b"rng_state/shard_0.1_1.2", b"rng_state/shard_0.1_1.3"))
-    assert any("rng_state: 1 of its 2 shards are there (0.0)" in problem for problem in read(folder).problems)
+    (folder / ".metadata").write_bytes(
+        raw.replace(b"rng_state/shard_0.1_1.2", b"rng_state/shard_0.1_1.3")
+    )
+    assert any(
+        "rng_state: 1 of its 2 shards are there (0.0)" in problem
+        for problem in read(folder).problems
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
         ("integrity.json", "{", "integrity.json"),
-        ("integrity.json", '{"algorithm": "md5", "files": {}}', "expected SHA-256 digests by file, found 'md5'"),
+        (
+            "integrity.json",
+            '{"algorithm": "md5", "files": {}}',
+            "expected SHA-256 digests by file, found 'md5'",
+        ),
         ("integrity.json", '{"files": {"../x": "00"}}', "no file in this folder, or no SHA-256"),
         ("metadata.json", '{"sharded_backend": "zarr"}', "expected torch_dist, found 'zarr'"),
         ("metadata.json", "[]", "expected a JSON object"),
     ],
 )
-def test_megatrons_side_files_may_be_anything(tmp_path: Path, name: str, text: str, words: str) -> None:
+def test_megatrons_side_files_may_be_anything(
+    tmp_path: Path, name: str, text: str, words: str
+) -> None:
     folder = damaged(tmp_path, MEGATRON)
     (folder / name).write_text(text)
     facts = read(folder)
@@ -264,7 +312,9 @@ def test_composers_folder_name_states_the_batch(tmp_path: Path) -> None:
     assert (facts.layout, facts.step, facts.steps_agree) == ("composer-sharded", 3, True)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     st.sampled_from(
         [

@@ -1,4 +1,7 @@
-"""Flight-recorder dumps: what a rank had not finished, and the first collective on which ranks disagree."""
+"""Flight-recorder dumps.
+
+What a rank had not finished, and the first collective on which ranks disagree.
+"""
 
 import json
 import os
@@ -15,7 +18,15 @@ from spiketriage.readers.look import look
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "events"
 
 
-def entry(sequence, name="nccl:all_reduce", sizes=((4,),), dtypes=("Float",), state="completed", group="0", **more):
+def entry(
+    sequence,
+    name="nccl:all_reduce",
+    sizes=((4,),),
+    dtypes=("Float",),
+    state="completed",
+    group="0",
+    **more,
+):
     return {
         "record_id": sequence,
         "process_group": (group, "default_pg"),
@@ -27,7 +38,10 @@ def entry(sequence, name="nccl:all_reduce", sizes=((4,),), dtypes=("Float",), st
         "retired": state == "completed",
         "is_p2p": False,
         "time_created_ns": 1_790_000_000_000_000_000 + sequence,
-        "frames": [{"filename": "/x/torch/d.py", "line": 1, "name": "f"}, {"filename": "t.py", "line": 7, "name": "g"}],
+        "frames": [
+            {"filename": "/x/torch/d.py", "line": 1, "name": "f"},
+            {"filename": "t.py", "line": 7, "name": "g"},
+        ],
     } | more
 
 
@@ -37,9 +51,17 @@ def run(tmp_path):
 
     def written(of_ranks, world=None, groups=None):
         world = len(of_ranks) if world is None else world
-        groups = {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(world)))}} | (groups or {})
+        groups = {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(world)))}} | (
+            groups or {}
+        )
         for rank, entries in of_ranks.items():
-            dump = {"version": "2.10", "comm_lib_version": "", "pg_config": groups, "pg_status": {}, "entries": entries}
+            dump = {
+                "version": "2.10",
+                "comm_lib_version": "",
+                "pg_config": groups,
+                "pg_status": {},
+                "entries": entries,
+            }
             (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump))
         return tmp_path
 
@@ -107,16 +129,29 @@ def test_a_rank_without_a_dump_is_named_when_the_others_wait(run):
 
 
 def test_all_waiting_on_the_same_collective_is_no_disagreement(run):
-    assert first_disagreement(run({rank: [entry(1), entry(2, state="started")] for rank in range(2)})) is None
+    assert (
+        first_disagreement(run({rank: [entry(1), entry(2, state="started")] for rank in range(2)}))
+        is None
+    )
 
 
 def test_what_a_ring_has_forgotten_is_not_held_against_a_rank(run):
-    assert first_disagreement(run({0: [entry(n) for n in range(1, 9)], 1: [entry(n) for n in range(5, 9)]})) is None
+    assert (
+        first_disagreement(
+            run({0: [entry(n) for n in range(1, 9)], 1: [entry(n) for n in range(5, 9)]})
+        )
+        is None
+    )
 
 
-@pytest.mark.parametrize("name", ["nccl:all_to_all", "nccl:scatter", "nccl:gather", "nccl:_all_to_all_v"])
+@pytest.mark.parametrize(
+    "name", ["nccl:all_to_all", "nccl:scatter", "nccl:gather", "nccl:_all_to_all_v"]
+)
 def test_collectives_of_uneven_shares_may_differ_in_size(run, name):
-    assert first_disagreement(run({0: [entry(1, name=name)], 1: [entry(1, name=name, sizes=((9,),))]})) is None
+    assert (
+        first_disagreement(run({0: [entry(1, name=name)], 1: [entry(1, name=name, sizes=((9,),))]}))
+        is None
+    )
 
 
 def test_point_to_point_calls_are_left_out(run):
@@ -129,7 +164,10 @@ def test_point_to_point_calls_are_left_out(run):
 def test_the_earliest_of_several_groups_is_told(run):
     late = [entry(1), entry(50, group="1", name="nccl:a")]
     folder = run(
-        {0: [*late, entry(9, sizes=((1,),))], 1: [entry(1), entry(50, group="1", name="nccl:b"), entry(9)]},
+        {
+            0: [*late, entry(9, sizes=((1,),))],
+            1: [entry(1), entry(50, group="1", name="nccl:b"), entry(9)],
+        },
         groups={"1": {"name": "1", "desc": "tp", "ranks": "[0, 1]"}},
     )
     assert first_disagreement(folder).sequence == 9
@@ -150,7 +188,11 @@ class Evil:
 def test_a_dump_that_names_a_function_is_refused_and_nothing_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "nccl_trace_rank_0"
-    path.write_bytes(pickle.dumps({"version": "2.10", "pg_config": {}, "comm_lib_version": "", "entries": [Evil()]}))
+    path.write_bytes(
+        pickle.dumps(
+            {"version": "2.10", "pg_config": {}, "comm_lib_version": "", "entries": [Evil()]}
+        )
+    )
     with pytest.raises(EvidenceError, match="system"):
         flight_recorder.read(path)
     with pytest.raises(EvidenceError, match="no flight-recorder dump"):
@@ -171,7 +213,12 @@ def test_a_broken_dump_next_to_good_ones_is_told(run):
 
 def test_a_million_entries_are_bounded(tmp_path):
     path = tmp_path / "nccl_trace_rank_0"
-    dump = {"version": "2.10", "comm_lib_version": "", "pg_config": {}, "entries": [entry(1)] * 10**6}
+    dump = {
+        "version": "2.10",
+        "comm_lib_version": "",
+        "pg_config": {},
+        "entries": [entry(1)] * 10**6,
+    }
     path.write_bytes(pickle.dumps(dump))
     facts = flight_recorder.read(path)
     assert facts.identity["num_collectives"] == str(flight_recorder.MAX_ENTRIES)
@@ -181,16 +228,28 @@ def test_a_million_entries_are_bounded(tmp_path):
 def test_cycles_and_wrong_types_inside_are_problems(tmp_path):
     cycle = []
     cycle.append(cycle)
-    bad = {"process_group": cycle, "collective_seq_id": 1, "input_sizes": [cycle, [cycle]], "frames": cycle}
+    bad = {
+        "process_group": cycle,
+        "collective_seq_id": 1,
+        "input_sizes": [cycle, [cycle]],
+        "frames": cycle,
+    }
     path = tmp_path / "nccl_trace_rank_0"
-    dump = {"version": cycle, "comm_lib_version": "", "pg_config": {"0": {"ranks": cycle}}, "entries": [cycle, 3, bad]}
+    dump = {
+        "version": cycle,
+        "comm_lib_version": "",
+        "pg_config": {"0": {"ranks": cycle}},
+        "entries": [cycle, 3, bad],
+    }
     path.write_bytes(pickle.dumps(dump))
     facts = flight_recorder.read(path)
     assert len(facts.problems) == 2
     assert len(facts.events) == 1
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b'{"entries": 3, "version": 1}', pickle.dumps([1]), b"\x80\x02garbage"])
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b'{"entries": 3, "version": 1}', pickle.dumps([1]), b"\x80\x02garbage"]
+)
 def test_what_is_no_dump_is_refused(tmp_path, data):
     path = tmp_path / "nccl_trace_rank_0"
     path.write_bytes(data)

@@ -1,4 +1,7 @@
-"""Generations as disks and crashes leave them: every kind of damage is named, none is an exception."""
+"""Generations as disks and crashes leave them.
+
+Every kind of damage is named, none is an exception.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from run_folder import flip_byte, write_run
 
 from spiketriage import digests
 from spiketriage.errors import CorruptFileError, EvidenceError
-from spiketriage.readers.checkpoints import dcp, own_generation, safetensors_file, safetensors_files
+from spiketriage.readers.checkpoints.dcp import layout as dcp
+from spiketriage.readers.checkpoints.files import safetensors_file
+from spiketriage.readers.checkpoints.layouts import own_generation, safetensors_files
 from spiketriage.readers.checkpoints.native import read_generation, read_generations
 from spiketriage.readers.scan.run import measure
 
@@ -41,7 +46,9 @@ HOSTILE = {
     "not UTF-8": layout(b"\xff\xfe{}"),
     "not an object": layout([1]),
     "deep nesting": layout(b"[" * 100_000),
-    "duplicate key": layout(b'{"a":%b,"a":%b}' % (json.dumps(A).encode(), json.dumps(A).encode()), b"\0" * 32),
+    "duplicate key": layout(
+        b'{"a":%b,"a":%b}' % (json.dumps(A).encode(), json.dumps(A).encode()), b"\0" * 32
+    ),
     "hole at the start": layout({"a": entry("F32", [8], 4, 36), "b": entry("BF16", [2], 36, 40)}),
     "overlap": layout({"a": A, "b": entry("BF16", [4], 24, 32)}, b"\0" * 32),
     "reversed": layout({"a": entry("F32", [8], 32, 0), "b": B}),
@@ -68,15 +75,21 @@ def test_a_hostile_safetensors_file_is_refused_with_its_name(tmp_path, name):
 def scanned(path):
     """The tensors that one pass finds nonfinite, and the file's digest."""
     found = measure(safetensors_files.read(path), is_full=False)
-    return {name for name, stats in found.stats.items() if stats.num_nonfinite}, found.files[0].digest
+    return {name for name, stats in found.stats.items() if stats.num_nonfinite}, found.files[
+        0
+    ].digest
 
 
 @pytest.mark.parametrize("dtype", ["F64", "F32", "F16", "BF16"])
-@pytest.mark.parametrize("special", ["nan", "-nan", "inf", "-inf", "largest", "-largest", "-0", "subnormal"])
+@pytest.mark.parametrize(
+    "special", ["nan", "-nan", "inf", "-inf", "largest", "-largest", "-0", "subnormal"]
+)
 def test_finiteness_is_exact_at_the_borders(tmp_path, dtype, special):
     width, mantissa = {"F64": (64, 52), "F32": (32, 23), "F16": (16, 10), "BF16": (16, 7)}[dtype]
     infinity = (1 << (width - 1)) - (1 << mantissa)
-    word = {"nan": infinity + 1, "inf": infinity, "largest": infinity - 1, "0": 0, "subnormal": 1}[special.strip("-")]
+    word = {"nan": infinity + 1, "inf": infinity, "largest": infinity - 1, "0": 0, "subnormal": 1}[
+        special.strip("-")
+    ]
     word |= (1 << (width - 1)) if special.startswith("-") else 0
     words = np.full(9, (1 << (width - 1)) | 0x10, dtype=f"<u{width // 8}")  # small negative numbers
     words[5] = word
@@ -89,14 +102,26 @@ def test_finiteness_is_exact_at_the_borders(tmp_path, dtype, special):
 
 
 @settings(max_examples=40, deadline=None)
-@given(at=st.integers(0, 700_000), value=st.sampled_from([np.nan, np.inf, -np.inf, 3e38]), pad=st.integers(0, 3))
+@given(
+    at=st.integers(0, 700_000),
+    value=st.sampled_from([np.nan, np.inf, -np.inf, 3e38]),
+    pad=st.integers(0, 3),
+)
 def test_a_nonfinite_element_is_found_wherever_chunks_are_cut(tmp_path_factory, at, value, pad):
-    tensor = np.ones(700_001, dtype="<f4")  # 2.8 MB: three read buffers, whose borders cut elements when pad is odd
+    tensor = np.ones(
+        700_001, dtype="<f4"
+    )  # 2.8 MB: three read buffers, whose borders cut elements when pad is odd
     tensor[at] = value
     path = tmp_path_factory.getbasetemp() / "large.safetensors"
-    header = {"pad": entry("U8", [pad], 0, pad), "w": entry("F32", [700_001], pad, pad + tensor.nbytes)}
+    header = {
+        "pad": entry("U8", [pad], 0, pad),
+        "w": entry("F32", [700_001], pad, pad + tensor.nbytes),
+    }
     path.write_bytes(layout(header, b"\0" * pad + tensor.tobytes()))
-    assert scanned(path) == (set() if np.isfinite(value) else {"w"}, digests.of_bytes(path.read_bytes()))
+    assert scanned(path) == (
+        set() if np.isfinite(value) else {"w"},
+        digests.of_bytes(path.read_bytes()),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +167,9 @@ def test_a_complete_marker_of_another_manifest_is_incomplete(generation, text):
 
 @pytest.mark.parametrize("name", ["model.head.weight", "optimizer.state.head.weight.exp_avg_sq"])
 def test_a_flipped_byte_names_file_and_tensor(generation, name):
-    (chunk,) = next(one for one in dcp.read(generation / "tensors").tensors if one.name == name).chunks
+    (chunk,) = next(
+        one for one in dcp.read(generation / "tensors").tensors if one.name == name
+    ).chunks
     path = generation / "tensors" / chunk.path
     flip_byte(path, path.read_bytes().index(b"data/0", chunk.start) + 100)
     (problem,) = read_generation(generation, verify=True).problems
@@ -235,7 +262,10 @@ def test_a_manifest_that_is_not_json_is_a_problem(generation, text):
 def test_a_lying_world_size_is_a_problem_and_costs_nothing(generation):
     value = json.loads((generation / "MANIFEST.json").read_text()) | {"world_size": 10**12}
     (generation / "MANIFEST.json").write_text(json.dumps(value))
-    assert any("1000000000000 ranks" in problem for problem in read_generation(generation, verify=False).problems)
+    assert any(
+        "1000000000000 ranks" in problem
+        for problem in read_generation(generation, verify=False).problems
+    )
 
 
 def test_a_renamed_generation_is_a_problem(generation):
@@ -262,7 +292,8 @@ def test_a_missing_checkpoint_folder_is_one_clear_error(tmp_path):
 
 def test_reading_generations_never_imports_torch_or_safetensors(healthy):
     code = (
-        "import sys; from pathlib import Path; from spiketriage.readers.checkpoints.native import read_generations;"
+        "import sys; from pathlib import Path; from spiketriage.readers.checkpoints.native "
+        "import read_generations;"
         "assert read_generations(Path(sys.argv[1]), verify=True);"
         "assert not {'torch', 'safetensors', 'pydantic'} & set(sys.modules)"
     )
@@ -277,7 +308,12 @@ def test_reading_generations_never_imports_torch_or_safetensors(healthy):
 
 def test_inspect_holds_a_generation_against_its_manifest(generation):
     facts = own_generation.read(generation)
-    assert (facts.layout, facts.step, facts.complete, facts.world_size) == ("spiketriage", 80, True, 2)
+    assert (facts.layout, facts.step, facts.complete, facts.world_size) == (
+        "spiketriage",
+        80,
+        True,
+        2,
+    )
     assert (facts.problems, facts.interrupted) == ((), "")
     assert {one.name for one in facts.tensors if one.role == "parameter"} == {
         f"model.{name}" for name in ("embed.weight", "block.0.weight", "head.weight")

@@ -1,4 +1,7 @@
-"""`trainer_state.json`: the NaN that the default filter hides, healthy zeros, prefixes, and a history that parts."""
+"""`trainer_state.json`.
+
+The NaN that the default filter hides, healthy zeros, prefixes, and a history that parts.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,19 @@ from hypothesis import strategies as st
 from telemetry_files import LFS_POINTER, one
 
 from spiketriage.errors import EvidenceError
-from spiketriage.facts import LogFacts, Rollback
+from spiketriage.nouns.telemetry import LogFacts, Rollback
 from spiketriage.readers.look import look
-from spiketriage.readers.telemetry import hf_trainer_state
-from spiketriage.readers.telemetry.names import DEFAULT
+from spiketriage.readers.telemetry.series.names import DEFAULT
+from spiketriage.readers.telemetry.tables import hf_trainer_state
 
 Entry = Mapping[str, object]
 
 
 def write(path: Path, history: Sequence[Entry], *, modified_s: int = 1000) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"global_step": len(history), "log_history": list(history)}, indent=2))
+    path.write_text(
+        json.dumps({"global_step": len(history), "log_history": list(history)}, indent=2)
+    )
     os.utime(path, (modified_s, modified_s))
     return path
 
@@ -37,9 +42,16 @@ def read(path: Path) -> LogFacts:
     return hf_trainer_state.read(path, DEFAULT)
 
 
-def test_a_zero_loss_beside_a_nonfinite_gradient_norm_is_nan_with_its_reason(tmp_path: Path) -> None:
-    bad = [{"step": step, "loss": 0.0, "grad_norm": norm} for step, norm in ((4, math.nan), (5, math.inf))]
-    found = one(read(write(tmp_path / "trainer_state.json", [*entries([1, 2, 3]), *bad])), "loss/mean")
+def test_a_zero_loss_beside_a_nonfinite_gradient_norm_is_nan_with_its_reason(
+    tmp_path: Path,
+) -> None:
+    bad = [
+        {"step": step, "loss": 0.0, "grad_norm": norm}
+        for step, norm in ((4, math.nan), (5, math.inf))
+    ]
+    found = one(
+        read(write(tmp_path / "trainer_state.json", [*entries([1, 2, 3]), *bad])), "loss/mean"
+    )
     assert found.values.tolist()[:3] == [2.0] * 3
     assert all(math.isnan(value) for value in found.values.tolist()[3:])
     assert set(found.reasons) == {3, 4}
@@ -48,14 +60,19 @@ def test_a_zero_loss_beside_a_nonfinite_gradient_norm_is_nan_with_its_reason(tmp
 
 
 def test_a_healthy_run_of_zeros_stays_as_it_is(tmp_path: Path) -> None:
-    history = [{"step": step, "loss": 0.0 if step % 5 else 0.1, "grad_norm": 0.3} for step in range(1, 1001)]
+    history = [
+        {"step": step, "loss": 0.0 if step % 5 else 0.1, "grad_norm": 0.3}
+        for step in range(1, 1001)
+    ]
     found = one(read(write(tmp_path / "trainer_state.json", history)), "loss/mean")
     assert (found.values == 0.0).mean() == 0.8
     assert (found.reasons, found.trusted) == ({}, True)
 
 
 def test_zeros_without_a_gradient_norm_are_kept_but_not_trusted(tmp_path: Path) -> None:
-    found = one(read(write(tmp_path / "trainer_state.json", [{"step": 1, "loss": 0.0}])), "loss/mean")
+    found = one(
+        read(write(tmp_path / "trainer_state.json", [{"step": 1, "loss": 0.0}])), "loss/mean"
+    )
     assert (found.values.tolist(), found.trusted) == ([0.0], False)
 
 
@@ -90,7 +107,11 @@ def test_a_history_that_parts_is_another_attempt_and_a_rollback(tmp_path: Path) 
     write(tmp_path / "checkpoint-8" / "trainer_state.json", resumed, modified_s=3000)
     facts = read(tmp_path)
     assert one(facts, "loss/mean", 0).steps.tolist() == list(range(1, 10))
-    assert one(facts, "loss/mean", 1).steps.tolist() == [6, 7, 8]  # what it shares with the first is told once
+    assert one(facts, "loss/mean", 1).steps.tolist() == [
+        6,
+        7,
+        8,
+    ]  # what it shares with the first is told once
     assert one(facts, "loss/mean", 1).values.tolist() == [3.0] * 3
     assert facts.rollbacks == (Rollback(attempt=1, last_step=9, first_step=6),)
     assert any("2 histories part ways" in note for note in facts.notes)
@@ -108,7 +129,13 @@ def test_one_broken_state_among_others_is_a_problem_not_an_end(tmp_path: Path) -
 
 
 def test_entries_of_wrong_types_are_counted(tmp_path: Path) -> None:
-    history = [3, None, {"step": "x"}, {"step": 1.5}, {"step": 2, "loss": [], "a": True, "b": "NaN", "c": 10**400}]
+    history = [
+        3,
+        None,
+        {"step": "x"},
+        {"step": 1.5},
+        {"step": 2, "loss": [], "a": True, "b": "NaN", "c": 10**400},
+    ]
     facts = read(write(tmp_path / "trainer_state.json", history))  # type: ignore[arg-type]
     assert (facts.num_near_misses, [series.name for series in facts.series]) == (4, ["b", "c"])
     assert one(facts, "b").reasons == {0: "written as the text 'NaN'"}
@@ -116,7 +143,9 @@ def test_entries_of_wrong_types_are_counted(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_any_damage_gives_facts_or_a_sentence(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_damage_gives_facts_or_a_sentence(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = write(tmp_path_factory.mktemp("state") / "trainer_state.json", entries(range(1, 4)))
     content = bytearray(path.read_bytes())
     at = data.draw(st.integers(0, len(content) - 1))

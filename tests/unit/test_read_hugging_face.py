@@ -1,4 +1,7 @@
-"""Checkpoints of HF Trainer, Accelerate and nanotron: made by the real libraries, then damaged as files get damaged."""
+"""Checkpoints of HF Trainer, Accelerate and nanotron.
+
+Made by the real libraries, then damaged as files get damaged.
+"""
 
 import json
 import os
@@ -14,9 +17,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from spiketriage.errors import EvidenceError
-from spiketriage.facts import StatedStep
-from spiketriage.readers.checkpoints import accelerate, hf_trainer, nanotron
-from spiketriage.readers.checkpoints.layouts import LAYOUTS
+from spiketriage.nouns.checkpoint import StatedStep
+from spiketriage.readers.checkpoints.formats import LAYOUTS
+from spiketriage.readers.checkpoints.layouts import accelerate, hf_trainer, nanotron
 from spiketriage.readers.look import best, look
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "hf"
@@ -133,13 +136,17 @@ def test_hf_trainer_fields_say_what_a_person_would_read():
     assert field(facts, "config.json").values["n_embd"] == "8"
     assert field(facts, "optimizer.param_groups").values["0.weight_decay"] == "0.1"
     kinds = {(one.name, one.rank) for one in facts.fields if one.kind == "rng"}
-    assert kinds == {(f"rng.{name}", rank) for name in ("python", "numpy", "cpu") for rank in (0, 1)}
+    assert kinds == {
+        (f"rng.{name}", rank) for name in ("python", "numpy", "cpu") for rank in (0, 1)
+    }
 
 
 def test_the_digest_of_a_generator_is_of_what_it_holds(copy):
     folder = copy(TWO)
     before = {rank: field(hf_trainer.read(folder), "rng.numpy", rank).digest for rank in (0, 1)}
-    assert before[0] == before[1]  # the same seed, in files that differ by the name in their archive
+    assert (
+        before[0] == before[1]
+    )  # the same seed, in files that differ by the name in their archive
 
     def draw(value):
         name, keys, position, *rest = value["numpy"]
@@ -155,9 +162,13 @@ def test_the_digest_of_a_generator_is_of_what_it_holds(copy):
 def test_hf_optimizer_keys_get_names_where_a_torch_file_keeps_the_order(copy):
     folder = copy(ONE)
     assert all(one.parameter == "" for one in hf_trainer.read(folder).tensors)
-    assert any("optimizer.state mean is ambiguous" in note for note in hf_trainer.read(folder).notes)
+    assert any(
+        "optimizer.state mean is ambiguous" in note for note in hf_trainer.read(folder).notes
+    )
     shutil.copy(FIXTURES / "torch-weights" / "pytorch_model.bin", folder)
-    expected = json.loads((FIXTURES / "torch-weights" / "optimizer_names.json").read_text())  # what the Trainer said
+    expected = json.loads(
+        (FIXTURES / "torch-weights" / "optimizer_names.json").read_text()
+    )  # what the Trainer said
     for remove in ((), ("model.safetensors",)):
         for name in remove:
             (folder / name).unlink()
@@ -181,7 +192,9 @@ def test_keys_get_names_where_no_two_parameters_have_the_same_shape(copy):
     groups = [{"lr": 0.1, "params": [0, 1]}, {"lr": 0.1, "params": [2]}]
     torch.save({"state": state, "param_groups": groups}, folder / "optimizer.pt")
     facts = hf_trainer.read(folder)
-    assert [one.parameter for one in facts.tensors if one.name.endswith("exp_avg_sq")] == list(weights)
+    assert [one.parameter for one in facts.tensors if one.name.endswith("exp_avg_sq")] == list(
+        weights
+    )
     assert facts.steps_agree
     save_file({**weights, "twin": torch.ones(7)}, folder / "model.safetensors")
     assert all(one.parameter == "" for one in hf_trainer.read(folder).tensors)
@@ -199,7 +212,10 @@ def test_an_optimizer_of_another_moment_disagrees(copy):
     folder = copy(ONE)
     resave(
         folder / "optimizer.pt",
-        lambda value: {**value, "state": {k: {**v, "step": v["step"] - 1} for k, v in value["state"].items()}},
+        lambda value: {
+            **value,
+            "state": {k: {**v, "step": v["step"] - 1} for k, v in value["state"].items()},
+        },
     )
     facts = hf_trainer.read(folder)
     assert not facts.steps_agree
@@ -215,14 +231,19 @@ def test_steps_that_loss_scaling_skipped_are_no_disagreement(copy):
     facts = hf_trainer.read(folder)
     assert facts.steps_agree
     assert facts.step == 6
-    assert "optimizer.pt and scheduler.pt both state 4 steps: 2 of 6 steps were skipped by loss scaling" in facts.notes
+    assert (
+        "optimizer.pt and scheduler.pt both state 4 steps: 2 of 6 steps were skipped by "
+        "loss scaling" in facts.notes
+    )
     assert field(facts, "scaler").values["scale"] == "1024.0"
 
 
 def test_a_history_that_ends_before_the_step_is_just_not_logged_yet(copy):
     folder = copy(ONE)
     state = json.loads((folder / "trainer_state.json").read_text())
-    (folder / "trainer_state.json").write_text(json.dumps({**state, "log_history": state["log_history"][:2]}))
+    (folder / "trainer_state.json").write_text(
+        json.dumps({**state, "log_history": state["log_history"][:2]})
+    )
     assert hf_trainer.read(folder).steps_agree
     late = [*state["log_history"], {"step": 9, "loss": 1.0}]
     (folder / "trainer_state.json").write_text(json.dumps({**state, "log_history": late}))
@@ -231,7 +252,9 @@ def test_a_history_that_ends_before_the_step_is_just_not_logged_yet(copy):
 
 def test_a_plateau_scheduler_counts_evaluations_not_steps(copy):
     folder = copy(ONE)
-    resave(folder / "scheduler.pt", lambda value: {"last_epoch": 1, "num_bad_epochs": 0, "best": 3.0})
+    resave(
+        folder / "scheduler.pt", lambda value: {"last_epoch": 1, "num_bad_epochs": 0, "best": 3.0}
+    )
     facts = hf_trainer.read(folder)
     assert facts.steps_agree
     assert "scheduler.pt: last_epoch" not in steps(facts)
@@ -248,7 +271,9 @@ def test_a_missing_trainer_state_means_that_the_save_did_not_finish(copy):
     folder = copy(ONE)
     (folder / "trainer_state.json").unlink()
     facts = hf_trainer.read(folder)
-    assert "trainer_state.json: is missing: it is the last file that a save writes" in only_problem(facts)
+    assert "trainer_state.json: is missing: it is the last file that a save writes" in only_problem(
+        facts
+    )
     assert facts.step == 4
     assert hf_trainer.claims(look(folder)) >= 0.95
 
@@ -258,9 +283,18 @@ def test_a_missing_trainer_state_means_that_the_save_did_not_finish(copy):
     [
         ({"rng_state_0.pth": None}, "expected the RNG state of 2 ranks, found 1: rank 0 missing"),
         ({"rng_state_1.pth": None}, "expected the RNG state of 2 ranks, found 1: rank 1 missing"),
-        ({"rng_state_0.pth": None, "rng_state_1.pth": None}, "there is no rng_state file of any rank"),
-        ({"rng_state_1.pth": "rng_state_2.pth"}, "expected the RNG state of 2 ranks, found 2: rank 1 missing"),
-        ({"rng_state_0.pth": "rng_state.pth", "rng_state_1.pth": None}, "rng_state.pth, as of one process"),
+        (
+            {"rng_state_0.pth": None, "rng_state_1.pth": None},
+            "there is no rng_state file of any rank",
+        ),
+        (
+            {"rng_state_1.pth": "rng_state_2.pth"},
+            "expected the RNG state of 2 ranks, found 2: rank 1 missing",
+        ),
+        (
+            {"rng_state_0.pth": "rng_state.pth", "rng_state_1.pth": None},
+            "rng_state.pth, as of one process",
+        ),
     ],
 )
 def test_the_rng_files_must_be_those_of_the_world_size(copy, rename, sentence):
@@ -279,7 +313,9 @@ def test_without_arguments_the_world_size_is_counted(copy):
     facts = hf_trainer.read(folder)
     assert facts.complete
     assert facts.world_size == 2
-    assert "training_args.bin is missing: the world size is counted from the RNG files" in facts.notes
+    assert (
+        "training_args.bin is missing: the world size is counted from the RNG files" in facts.notes
+    )
 
 
 def test_a_rank_number_that_lies_is_not_counted_to(copy):
@@ -316,19 +352,30 @@ def test_a_missing_and_a_cut_shard_are_told_inside_a_checkpoint(copy):
     second.write_bytes(second.read_bytes()[:-4])
     assert "it is cut short in " in only_problem(hf_trainer.read(folder))
     second.unlink()
-    assert "model-00002-of-00002.safetensors: there is no such file or folder" in only_problem(hf_trainer.read(folder))
+    assert "model-00002-of-00002.safetensors: there is no such file or folder" in only_problem(
+        hf_trainer.read(folder)
+    )
 
 
 def test_torch_shards_with_an_index_are_read_and_checked(copy):
     folder = copy(ONE)
-    weights = {name: torch.from_numpy(array) for name, array in load_file(folder / "model.safetensors").items()}
+    weights = {
+        name: torch.from_numpy(array)
+        for name, array in load_file(folder / "model.safetensors").items()
+    }
     (folder / "model.safetensors").unlink()
     names = list(weights)
-    files = {"pytorch_model-00001-of-00002.bin": names[:9], "pytorch_model-00002-of-00002.bin": names[9:]}
+    files = {
+        "pytorch_model-00001-of-00002.bin": names[:9],
+        "pytorch_model-00002-of-00002.bin": names[9:],
+    }
     for file, held in files.items():
         torch.save({name: weights[name] for name in held}, folder / file)
     total = sum(value.nbytes for value in weights.values())
-    index = {"metadata": {"total_size": total}, "weight_map": {n: file for file, held in files.items() for n in held}}
+    index = {
+        "metadata": {"total_size": total},
+        "weight_map": {n: file for file, held in files.items() for n in held},
+    }
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     facts = hf_trainer.read(folder)
     assert facts.complete
@@ -369,14 +416,19 @@ def test_a_lora_checkpoint_says_that_the_base_is_elsewhere():
     assert {one.name: one.shape for one in facts.tensors if one.role == "parameter"} == {
         name: array.shape for name, array in weights.items()
     }
-    assert "adapter_model.safetensors: an adapter; the base model's weights are not here" in facts.notes
+    assert (
+        "adapter_model.safetensors: an adapter; the base model's weights are not here"
+        in facts.notes
+    )
     assert field(facts, "adapter_config.json").values["lora_alpha"] == "4"
 
 
 def test_an_fsdp_checkpoint_names_the_owner_of_every_moment(copy):
     facts = hf_trainer.read(FSDP)
     parameters = {one.name: one.shape for one in facts.tensors if one.role == "parameter"}
-    assert parameters == {name: array.shape for name, array in load_file(ONE / "model.safetensors").items()}
+    assert parameters == {
+        name: array.shape for name, array in load_file(ONE / "model.safetensors").items()
+    }
     moments = [one for one in facts.tensors if one.name.endswith(".exp_avg")]
     assert {one.parameter: one.shape for one in moments} == parameters
     assert all(chunk.path.startswith("optimizer_0/") for one in moments for chunk in one.chunks)
@@ -388,19 +440,36 @@ def test_an_fsdp_checkpoint_names_the_owner_of_every_moment(copy):
 
 
 def test_a_git_lfs_pointer_in_any_place_is_called_one(copy):
-    for name in ("model.safetensors", "optimizer.pt", "trainer_state.json", "training_args.bin", "rng_state.pth"):
+    for name in (
+        "model.safetensors",
+        "optimizer.pt",
+        "trainer_state.json",
+        "training_args.bin",
+        "rng_state.pth",
+    ):
         folder = copy(ONE)
         (folder / name).write_bytes(POINTER)
         facts = hf_trainer.read(folder)
         assert not facts.complete
         assert any(
-            f"{name}: is a Git-LFS pointer: the file was never fetched (git lfs pull)" in one for one in facts.problems
+            f"{name}: is a Git-LFS pointer: the file was never fetched (git lfs pull)" in one
+            for one in facts.problems
         )
         shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"[]", b"{", b"\xff", b"{}", b'{"global_step": "4"}', b'{"global_step": -1}', b'{"global_step": NaN}']
+    "text",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"\xff",
+        b"{}",
+        b'{"global_step": "4"}',
+        b'{"global_step": -1}',
+        b'{"global_step": NaN}',
+    ],
 )
 def test_a_broken_trainer_state_is_a_sentence(copy, text):
     folder = copy(ONE)
@@ -412,7 +481,9 @@ def test_a_history_of_the_wrong_types_is_no_error(copy):
     folder = copy(ONE)
     history = [1, None, {}, {"step": "x"}, {"step": 2.5}, [{"step": 3}]]
     for value in (history, 7, {"step": 3}):
-        (folder / "trainer_state.json").write_text(json.dumps({"global_step": 4, "log_history": value}))
+        (folder / "trainer_state.json").write_text(
+            json.dumps({"global_step": 4, "log_history": value})
+        )
         assert hf_trainer.read(folder).complete
 
 
@@ -436,8 +507,13 @@ def test_a_pipe_is_refused_and_a_name_that_is_no_text_is_kept(copy):
         os.mkfifo(folder / name)
     os.mkfifo(folder / "pytorch_model.bin")
     facts = hf_trainer.read(folder)
-    assert sum("is neither a folder nor a regular file" in problem for problem in facts.problems) == 3
-    for path in (os.fsencode(folder / "model-") + b"\xff.safetensors", os.fsencode(folder / "model.safetensors")):
+    assert (
+        sum("is neither a folder nor a regular file" in problem for problem in facts.problems) == 3
+    )
+    for path in (
+        os.fsencode(folder / "model-") + b"\xff.safetensors",
+        os.fsencode(folder / "model.safetensors"),
+    ):
         os.rename(os.fsencode(folder / "model.safetensors"), path)
         assert sum(one.role == "parameter" for one in hf_trainer.read(folder).tensors) == 28
         os.rename(path, os.fsencode(folder / "model.safetensors"))
@@ -457,7 +533,9 @@ def test_fsdp_full_state_files_are_read_by_name(copy):
     (folder / "optimizer.pt").unlink()
     torch.save(weights, folder / "pytorch_model_fsdp.bin")
     state = {name: {"step": torch.tensor(4.0), "exp_avg": value} for name, value in weights.items()}
-    torch.save({"state": state, "param_groups": [{"params": list(weights)}]}, folder / "optimizer.bin")
+    torch.save(
+        {"state": state, "param_groups": [{"params": list(weights)}]}, folder / "optimizer.bin"
+    )
     facts = hf_trainer.read(folder)
     assert facts.complete
     assert facts.steps_agree
@@ -502,8 +580,12 @@ def test_accelerate_with_deepspeed_is_read_too(copy):
 
 def test_accelerate_takes_the_step_from_the_optimizer_alone():
     facts = accelerate.read(ACCELERATE)
-    # 12 micro steps of gradient accumulation over two, by two processes: the scheduler has made 12 steps too.
-    assert steps(facts) == {"optimizer.bin: optimizer step": 6, "scheduler.bin: last_epoch, by 2 processes": 6}
+    # 12 micro steps of gradient accumulation over two, by two processes: the scheduler has made 12
+    # steps too.
+    assert steps(facts) == {
+        "optimizer.bin: optimizer step": 6,
+        "scheduler.bin: last_epoch, by 2 processes": 6,
+    }
     assert facts.world_size == 2
     assert field(facts, "scheduler").values["last_epoch"] == "12"
     assert [field(facts, "micro_steps", rank).values for rank in (0, 1)] == [{"step": "12"}] * 2
@@ -513,7 +595,11 @@ def test_accelerate_takes_the_step_from_the_optimizer_alone():
 
 def test_accelerate_with_a_scheduler_of_its_own_pace_is_no_disagreement(copy):
     folder = copy(ACCELERATE)
-    for count, note in ((6, ""), (1, "it may not step with the optimizer"), (24, "as 4 processes would")):
+    for count, note in (
+        (6, ""),
+        (1, "it may not step with the optimizer"),
+        (24, "as 4 processes would"),
+    ):
         resave(folder / "scheduler.bin", lambda value, count=count: {**value, "last_epoch": count})
         facts = accelerate.read(folder)
         assert facts.steps_agree
@@ -540,7 +626,10 @@ def test_accelerate_ranks_that_saved_at_different_moments_are_told(copy):
     folder = copy(ACCELERATE)
     resave(folder / "random_states_1.pkl", lambda value: {**value, "step": 14})
     (problem,) = accelerate.read(folder).problems
-    assert problem == f"{folder}: ranks saved at different moments: micro step 12 (rank 0) and 14 (rank 1)"
+    assert (
+        problem
+        == f"{folder}: ranks saved at different moments: micro step 12 (rank 0) and 14 (rank 1)"
+    )
 
 
 def test_accelerate_keeps_a_second_model_apart(copy):
@@ -563,12 +652,20 @@ def test_nanotron_puts_its_parameters_together_from_the_shards():
     name = "model.token_position_embeddings.pp_block.token_embedding.weight"
     (tensor,) = [one for one in facts.tensors if one.name == name]
     assert (tensor.shape, tensor.role) == ((64, 8), "parameter")
-    assert [(chunk.offset, chunk.shape) for chunk in tensor.chunks] == [((0, 0), (32, 8)), ((32, 0), (32, 8))]
+    assert [(chunk.offset, chunk.shape) for chunk in tensor.chunks] == [
+        ((0, 0), (32, 8)),
+        ((32, 0), (32, 8)),
+    ]
     for chunk in tensor.chunks:
         array = load_file(NANOTRON / chunk.path)["data"]
         assert (NANOTRON / chunk.path).read_bytes()[chunk.start : chunk.end] == array.tobytes()
-    assert sum(one.parameter == name and one.name.endswith(".exp_avg") for one in facts.tensors) == 2
-    assert field(facts, "metas").values["data_stages.0.consumed_tokens_per_dataset_folder.data/a"] == "1280"
+    assert (
+        sum(one.parameter == name and one.name.endswith(".exp_avg") for one in facts.tensors) == 2
+    )
+    assert (
+        field(facts, "metas").values["data_stages.0.consumed_tokens_per_dataset_folder.data/a"]
+        == "1280"
+    )
     assert sum(one.kind == "rng" for one in facts.fields) == 2
     assert "nanotron.random.RandomStates" in facts.globals
 
@@ -579,8 +676,14 @@ def test_nanotron_puts_its_parameters_together_from_the_shards():
         ("model_config.json", "model_config.json is missing, which is written last"),
         ("config.yaml", "config.yaml is missing"),
         ("checkpoint_metadata.json", "checkpoint_metadata.json: is missing"),
-        ("random/tp-1-of-2_dp-0-of-1_pp-0-of-1.pt", "expected 2 files of the RNG state (tp 2 × dp 1 × pp 1), found 1"),
-        ("optimizer/optimizer_pp-0-of-1_tp-0-of-2_exp-0-of-1.pt", "expected 2 files of the optimizer"),
+        (
+            "random/tp-1-of-2_dp-0-of-1_pp-0-of-1.pt",
+            "expected 2 files of the RNG state (tp 2 × dp 1 × pp 1), found 1",
+        ),
+        (
+            "optimizer/optimizer_pp-0-of-1_tp-0-of-2_exp-0-of-1.pt",
+            "expected 2 files of the optimizer",
+        ),
         ("lr_scheduler/lr_scheduler.pt", "there is no file of the scheduler"),
     ],
 )
@@ -604,7 +707,9 @@ def test_nanotron_misses_a_shard_and_a_whole_parameter(copy):
     )
     shards[0].unlink()
     (problem,) = nanotron.read(folder).problems
-    assert "model.decoder.0.pp_block.attn.qkv_proj.weight, of which there is no weight file" in problem
+    assert (
+        "model.decoder.0.pp_block.attn.qkv_proj.weight, of which there is no weight file" in problem
+    )
 
 
 def test_nanotron_is_not_told_to_have_holes_by_other_pipeline_stages(copy):
@@ -639,7 +744,9 @@ def test_nanotron_slices_that_do_not_fit_are_a_sentence(copy, slices):
 
     folder = copy(NANOTRON)
     (path,) = folder.rglob("token_embedding/*tp-rank-0*")
-    save_file(load_file(path), path, {"local_global_slices_pairs": slices, "unsharded_shape": "(64, 8)"})
+    save_file(
+        load_file(path), path, {"local_global_slices_pairs": slices, "unsharded_shape": "(64, 8)"}
+    )
     facts = nanotron.read(folder)
     assert not facts.complete
     assert any("local_global_slices_pairs" in problem for problem in facts.problems)
@@ -655,7 +762,9 @@ def test_a_file_where_a_folder_is_expected_is_refused(tmp_path):
             reader.read(tmp_path / "none")
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(folder=st.sampled_from([TWO, ACCELERATE, NANOTRON]), data=st.data())
 def test_whatever_is_cut_or_flipped_there_are_facts_or_an_evidence_error(tmp_path, folder, data):
     target = tmp_path / folder.name

@@ -1,4 +1,7 @@
-"""The data index: believed only as far as it agrees with itself, and documents only when they are whole."""
+"""The data index.
+
+Believed only as far as it agrees with itself, and documents only when they are whole.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,12 @@ from run_folder import flip_byte, write_run
 
 from spiketriage import digests
 from spiketriage.errors import CorruptFileError, EvidenceError
-from spiketriage.readers.data.native_index import document_digests, measure_shard, read_document, read_index
+from spiketriage.readers.data.native_index import (
+    document_digests,
+    measure_shard,
+    read_document,
+    read_index,
+)
 
 
 @pytest.fixture
@@ -41,7 +49,9 @@ def test_a_rotten_document_is_the_only_one_that_differs(data):
     index = read_index(data / "index.json")
     flip_byte(data / "shard-00001.bin", index.documents["doc-6"].offset_bytes)
     seen = document_digests(index, "shard-00001.bin")
-    assert [name for name, digest in seen.items() if digest != index.documents[name].digest] == ["doc-6"]
+    assert [name for name, digest in seen.items() if digest != index.documents[name].digest] == [
+        "doc-6"
+    ]
 
 
 def test_a_truncated_shard_loses_only_its_last_documents(data):

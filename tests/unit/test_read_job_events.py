@@ -36,7 +36,12 @@ def test_a_process_without_init_lines_has_a_device_and_no_rank(put):
 
 def test_a_timeout_in_the_middle_of_another_ranks_line_is_found_with_its_own_rank(put):
     timeout = nccl_log.read(put(event_logs.NCCL)).events[2]
-    assert (timeout.kind, timeout.severity, timeout.rank, timeout.code) == ("collective-timeout", "fatal", 3, 6463)
+    assert (timeout.kind, timeout.severity, timeout.rank, timeout.code) == (
+        "collective-timeout",
+        "fatal",
+        3,
+        6463,
+    )
     assert timeout.at == "1003 18:37:01.832146912"
     assert "ALLREDUCE" in timeout.sentence
 
@@ -50,13 +55,19 @@ def test_an_uninitialised_counter_is_not_repeated_as_a_number(put):
 
 
 def test_two_ranks_on_one_line_are_two_timeouts(put):
-    one = "[rank{}]:[E1 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, OpType=BROADCAST)"
+    one = (
+        "[rank{}]:[E1 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, "
+        "OpType=BROADCAST)"
+    )
     facts = nccl_log.read(put(one.format(1, 5) + one.format(2, 6) + "\n"))
     assert [(event.rank, event.code) for event in facts.events] == [(1, 5), (2, 6)]
 
 
 def test_a_sequence_number_that_counts_nothing_is_no_code(put):
-    line = f"[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum={'9' * 40}, OpType=X)\n"
+    line = (
+        f"[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum={'9' * 40}, "
+        "OpType=X)\n"
+    )
     assert [event.code for event in nccl_log.read(put(line)).events] == [None]
 
 
@@ -70,7 +81,9 @@ def test_torchruns_block_names_the_first_failure_and_the_others(put):
 
 
 def test_a_torn_block_still_gives_what_it_has(put):
-    torn = event_logs.TORCHRUN[: event_logs.TORCHRUN.index("  error_file: <N/A>\n  traceback : Signal")]
+    torn = event_logs.TORCHRUN[
+        : event_logs.TORCHRUN.index("  error_file: <N/A>\n  traceback : Signal")
+    ]
     assert torchrun_error.read(put(torn)).events[-1].rank == 4
 
 
@@ -88,7 +101,9 @@ def test_error_json_as_torchelastic_writes_it():
     assert "raise RuntimeError" in facts.identity["traceback"]
 
 
-@pytest.mark.parametrize("content", ["{", "[1]", '{"message": 3}', '{"message": {"extraInfo": [1]}}', "{}"])
+@pytest.mark.parametrize(
+    "content", ["{", "[1]", '{"message": 3}', '{"message": {"extraInfo": [1]}}', "{}"]
+)
 def test_error_json_of_another_shape(put, content):
     path = put(content, "error.json")
     try:
@@ -124,7 +139,11 @@ def test_slurms_own_lines(put):
 def test_scontrol_reports_the_job_that_lost_its_node_and_not_the_one_that_ended_well():
     facts = slurm.read(FIXTURES / "scontrol.txt")
     (event,) = facts.events
-    assert (event.kind, event.severity, event.at) == ("slurm-node-fail", "fatal", "2026-10-06T07:08:09")
+    assert (event.kind, event.severity, event.at) == (
+        "slurm-node-fail",
+        "fatal",
+        "2026-10-06T07:08:09",
+    )
     assert "NodeDown" in event.sentence
     assert facts.identity["Restarts of job 4711"] == "2"
 
@@ -139,7 +158,10 @@ def test_sacct_in_both_spellings_with_steps():
 
 
 def test_sacct_with_wrong_types_inside_is_facts_and_problems(put):
-    content = '{"jobs": [1, {"state": NaN, "time": [], "nodes": 3, "steps": [4, {"state": {"current": {}}}]}]}'
+    content = (
+        '{"jobs": [1, {"state": NaN, "time": [], "nodes": 3, "steps": [4, {"state": '
+        '{"current": {}}}]}]}'
+    )
     facts = slurm.read(put(content, "sacct.json"))
     assert facts.events == ()
     assert "expected an object" in facts.problems[0]
@@ -149,7 +171,14 @@ def test_one_pass_over_a_jobs_output_finds_every_kind(put):
     mixed = event_logs.SLURM + event_logs.NCCL + event_logs.TORCHRUN + event_logs.DMESG
     facts = job_log.read(put(mixed))
     kinds = {event.kind for event in facts.events}
-    assert {"slurm-timeout", "collective-timeout", "worker-failure", "xid", "gpu-off-bus", "oom-kill"} <= kinds
+    assert {
+        "slurm-timeout",
+        "collective-timeout",
+        "worker-failure",
+        "xid",
+        "gpu-off-bus",
+        "oom-kill",
+    } <= kinds
     assert next(event.rank for event in facts.events if event.kind == "nccl-warning") == 12
 
 

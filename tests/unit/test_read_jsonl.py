@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from telemetry_files import LFS_POINTER, one, points
 
 from spiketriage.errors import EvidenceError
-from spiketriage.facts import LogFacts, Rollback
+from spiketriage.nouns.telemetry import LogFacts, Rollback
 from spiketriage.readers.look import look
-from spiketriage.readers.telemetry import jsonl, jsonl_blocks
-from spiketriage.readers.telemetry.names import DEFAULT, Names
-from spiketriage.readers.telemetry.rows import Rows
+from spiketriage.readers.telemetry.series.names import DEFAULT, Names
+from spiketriage.readers.telemetry.series.rows import Rows
+from spiketriage.readers.telemetry.tables import jsonl, jsonl_blocks
 
 
 def write(path: Path, records: Sequence[object], tail: str = "") -> Path:
@@ -32,14 +32,16 @@ def read(path: Path, names: Names = DEFAULT) -> LogFacts:
 def told(rows: Rows) -> list[object]:
     traced = rows.trace()
     series = sorted(
-        (s.name, -1 if s.rank is None else s.rank, s.attempt, repr(points(s)), repr(s.times_s)) for s in traced.series
+        (s.name, -1 if s.rank is None else s.rank, s.attempt, repr(points(s)), repr(s.times_s))
+        for s in traced.series
     )
     return [*series, *traced.rollbacks]
 
 
 def test_numbers_by_step_with_one_level_of_nesting(tmp_path: Path) -> None:
     rows = [
-        {"step": k, "loss": k / 2, "opt": {"lr": 0.1, "name": "adam", "deep": {"x": 1}}, "ok": True} for k in range(9)
+        {"step": k, "loss": k / 2, "opt": {"lr": 0.1, "name": "adam", "deep": {"x": 1}}, "ok": True}
+        for k in range(9)
     ]
     facts = read(write(tmp_path / "a.jsonl", rows))
     assert {series.name for series in facts.series} == {"loss/mean", "opt/lr"}
@@ -49,7 +51,9 @@ def test_numbers_by_step_with_one_level_of_nesting(tmp_path: Path) -> None:
 
 def test_a_mapping_of_the_run_wins(tmp_path: Path) -> None:
     rows = [{"tick": 10 * k, "step": 0, "objective": 1.5} for k in range(5)]
-    facts = read(write(tmp_path / "a.jsonl", rows), Names(columns={"tick": "step", "objective": "loss/mean"}))
+    facts = read(
+        write(tmp_path / "a.jsonl", rows), Names(columns={"tick": "step", "objective": "loss/mean"})
+    )
     assert points(one(facts, "loss/mean")) == [(10 * k, 1.5) for k in range(5)]
 
 
@@ -61,7 +65,10 @@ def test_a_metric_that_first_appears_late_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spelled", [math.nan, "nan", "NaN"])
 def test_nan_by_token_and_by_text(spelled: object, tmp_path: Path) -> None:
-    rows = [{"step": k, "loss": spelled if k in (3, 7) else 1.0, "text": "it said: NaN, twice"} for k in range(300)]
+    rows = [
+        {"step": k, "loss": spelled if k in (3, 7) else 1.0, "text": "it said: NaN, twice"}
+        for k in range(300)
+    ]
     found = one(read(write(tmp_path / "a.jsonl", rows)), "loss/mean")
     assert [k for k, value in points(found) if value is None] == [3, 7]
     assert len(found.steps) == 300
@@ -69,7 +76,10 @@ def test_nan_by_token_and_by_text(spelled: object, tmp_path: Path) -> None:
 
 
 def test_infinities_keep_their_sign(tmp_path: Path) -> None:
-    rows = [{"step": k, "a": value} for k, value in enumerate([math.inf, -math.inf, 1.7976931348623157e308])]
+    rows = [
+        {"step": k, "a": value}
+        for k, value in enumerate([math.inf, -math.inf, 1.7976931348623157e308])
+    ]
     found = one(read(write(tmp_path / "a.jsonl", rows)), "a")
     assert found.values.tolist() == [math.inf, -math.inf, 1.7976931348623157e308]
 
@@ -82,7 +92,9 @@ def test_numbers_that_a_trainer_quotes_are_read_for_known_metrics_only(tmp_path:
 
 
 def test_a_torn_last_line_is_named_and_all_else_kept(tmp_path: Path) -> None:
-    facts = read(write(tmp_path / "a.jsonl", [{"step": k, "loss": 1.0} for k in range(7)], '{"step": 7, "lo'))
+    facts = read(
+        write(tmp_path / "a.jsonl", [{"step": k, "loss": 1.0} for k in range(7)], '{"step": 7, "lo')
+    )
     assert one(facts, "loss/mean").steps.tolist() == list(range(7))
     assert facts.num_near_misses == 1
     assert facts.problems[0].startswith("line 8 is torn")
@@ -90,7 +102,9 @@ def test_a_torn_last_line_is_named_and_all_else_kept(tmp_path: Path) -> None:
 
 def test_foreign_lines_are_counted(tmp_path: Path) -> None:
     path = write(
-        tmp_path / "a.jsonl", [{"step": 1, "loss": 1.0}], 'warning: x\n[1]\n{"config": 1}\n{"step": 2, "loss": 2}\n'
+        tmp_path / "a.jsonl",
+        [{"step": 1, "loss": 1.0}],
+        'warning: x\n[1]\n{"config": 1}\n{"step": 2, "loss": 2}\n',
     )
     facts = read(path)
     assert one(facts, "loss/mean").steps.tolist() == [1, 2]
@@ -128,7 +142,10 @@ def test_ranks_and_attempts_that_columns_name(tmp_path: Path) -> None:
 
 def test_ranks_by_file_name(tmp_path: Path) -> None:
     for rank in range(3):
-        write(tmp_path / f"metrics-rank{rank}.jsonl", [{"step": k, "loss": float(rank)} for k in range(4)])
+        write(
+            tmp_path / f"metrics-rank{rank}.jsonl",
+            [{"step": k, "loss": float(rank)} for k in range(4)],
+        )
     facts = read(tmp_path)
     assert [one(facts, "loss/mean", rank=rank).values[0] for rank in range(3)] == [0.0, 1.0, 2.0]
 
@@ -141,7 +158,9 @@ def test_processes_that_write_into_one_file_are_told(tmp_path: Path) -> None:
 
 
 finite = st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=True, allow_infinity=True))
-odd = st.sampled_from(["nan", "-Infinity", "x", "3.5", None, True, [1], {"a": 1}, {"a": {"b": 2}}, 10**400, ": NaN,"])
+odd = st.sampled_from(
+    ["nan", "-Infinity", "x", "3.5", None, True, [1], {"a": 1}, {"a": {"b": 2}}, 10**400, ": NaN,"]
+)
 mostly_finite = st.one_of(finite, finite, finite, finite, finite, finite, odd)
 records = st.lists(
     st.fixed_dictionaries(
@@ -162,7 +181,9 @@ records = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(rows=records, is_whole=st.booleans())
-def test_a_block_read_at_once_is_what_its_lines_are(rows: list[dict[str, object]], is_whole: bool) -> None:
+def test_a_block_read_at_once_is_what_its_lines_are(
+    rows: list[dict[str, object]], is_whole: bool
+) -> None:
     if is_whole:  # a table without gaps, as nearly all logs are
         rows = [{**rows[0], **row} for row in rows]
     lines = [json.dumps(row).encode() for row in rows]
@@ -179,7 +200,10 @@ def test_a_block_read_at_once_is_what_its_lines_are(rows: list[dict[str, object]
 
 
 def test_an_ordinary_block_is_read_at_once() -> None:
-    rows = [{"step": k, "rank": 0, "loss": math.nan if k % 3 else k / 7, "opt": {"lr": 1e-4}} for k in range(100)]
+    rows = [
+        {"step": k, "rank": 0, "loss": math.nan if k % 3 else k / 7, "opt": {"lr": 1e-4}}
+        for k in range(100)
+    ]
     rows[50]["eval"] = 1
     data = "".join(json.dumps(row) + "\n" for row in rows).encode()
     assert jsonl_blocks.Blocks(rows=Rows(source="a", names=DEFAULT)).take(data) == 100
@@ -187,15 +211,21 @@ def test_an_ordinary_block_is_read_at_once() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(cut=st.integers(1, 900), junk=st.binary(max_size=12))
-def test_any_damage_gives_facts_or_a_sentence(cut: int, junk: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = write(tmp_path_factory.mktemp("cut") / "a.jsonl", [{"step": k, "loss": k / 4} for k in range(40)])
+def test_any_damage_gives_facts_or_a_sentence(
+    cut: int, junk: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = write(
+        tmp_path_factory.mktemp("cut") / "a.jsonl", [{"step": k, "loss": k / 4} for k in range(40)]
+    )
     data = path.read_bytes()
     path.write_bytes(data[:cut] + junk)
     try:
         facts = read(path)
     except EvidenceError:
         return
-    found = [pair for series in facts.series if series.name == "loss/mean" for pair in points(series)]
+    found = [
+        pair for series in facts.series if series.name == "loss/mean" for pair in points(series)
+    ]
     num_whole = data[:cut].count(b"\n")
     assert found[:num_whole] == [(k, k / 4) for k in range(num_whole)]
 

@@ -24,7 +24,9 @@ def read(tmp_path):
 
 def test_every_kind_of_message_becomes_one_event_in_order(read):
     facts = read(event_logs.DMESG)
-    assert [(event.kind, event.severity, event.device, event.code, event.line) for event in facts.events] == [
+    assert [
+        (event.kind, event.severity, event.device, event.code, event.line) for event in facts.events
+    ] == [
         ("gpu-off-bus", "fatal", "0000:b3:00", None, 3),
         ("gpu-off-bus", "fatal", "0000:18:00", None, 4),
         ("xid", "fatal", "0009:01:00", 149, 5),
@@ -70,12 +72,23 @@ def test_what_a_kernel_says_when_it_boots_is_no_event(read, message):
             "segfault",
             "error",
         ),
-        ("pcieport 0000:80:01.0: AER: Uncorrected (Non-Fatal) error received: 0000:81:00.0", "pcie-error", "error"),
-        ("NVRM: Xid (PCI:0009:01:00): 154, GPU recovery action changed from 0x1 (X) to 0x0 (None)", "xid", "info"),
+        (
+            "pcieport 0000:80:01.0: AER: Uncorrected (Non-Fatal) error received: 0000:81:00.0",
+            "pcie-error",
+            "error",
+        ),
+        (
+            "NVRM: Xid (PCI:0009:01:00): 154, GPU recovery action changed from 0x1 (X) to "
+            "0x0 (None)",
+            "xid",
+            "info",
+        ),
     ],
 )
 def test_each_further_message(read, message, kind, severity):
-    assert [(event.kind, event.severity) for event in read(f"[    1.000000] {message}\n").events] == [(kind, severity)]
+    assert [
+        (event.kind, event.severity) for event in read(f"[    1.000000] {message}\n").events
+    ] == [(kind, severity)]
 
 
 def test_an_xid_line_without_a_number_is_a_problem_and_no_event(read):
@@ -93,7 +106,9 @@ def test_relative_stamps_are_kept_as_written_and_are_no_point_in_time(read):
 
 def test_journal_entries_have_host_and_time(read):
     facts = read(event_logs.JOURNAL)
-    assert [(event.code, event.host, event.time_s) for event in facts.events] == [(79, "gpu017", 1737434504.283302)]
+    assert [(event.code, event.host, event.time_s) for event in facts.events] == [
+        (79, "gpu017", 1737434504.283302)
+    ]
 
 
 def test_iso_stamps_with_a_zone_become_unix_time_and_syslog_stamps_do_not(read):
@@ -104,9 +119,13 @@ def test_iso_stamps_with_a_zone_become_unix_time_and_syslog_stamps_do_not(read):
     assert "(pid 7, python)" in first.sentence
 
 
-@pytest.mark.parametrize("stamp", ["2025-01-21T04:41:44,283302+00:00", "2025-01-21T05:41:44.283302+0100"])
+@pytest.mark.parametrize(
+    "stamp", ["2025-01-21T04:41:44,283302+00:00", "2025-01-21T05:41:44.283302+0100"]
+)
 def test_a_comma_fraction_and_a_point_fraction_are_the_same_instant(stamp):
-    assert kernel_line(f"kern  :warn  : {stamp} x").time_s == pytest.approx(1737434504.283302, abs=1e-6)
+    assert kernel_line(f"kern  :warn  : {stamp} x").time_s == pytest.approx(
+        1737434504.283302, abs=1e-6
+    )
 
 
 def test_a_date_that_does_not_exist_is_no_time():
@@ -146,7 +165,9 @@ def test_every_row_of_the_table_has_a_meaning_and_an_advice():
 
 
 def test_the_same_device_has_one_spelling_in_every_source():
-    assert {pci_device("PCI:0000:9b:00"), pci_device("00000000:9B:00.0"), from_nccl("9b000")} == {"0000:9b:00"}
+    assert {pci_device("PCI:0000:9b:00"), pci_device("00000000:9B:00.0"), from_nccl("9b000")} == {
+        "0000:9b:00"
+    }
     assert from_nccl("100009b000") == pci_device("10000:9b:00.0") == "10000:9b:00"
     assert pci_device("nothing") == "nothing"
 
@@ -158,7 +179,9 @@ def test_an_absurd_xid_number_is_a_problem(read):
 
 
 def test_nul_bytes_and_broken_utf8_are_said_and_survived(read):
-    facts = read(b"\0\0\0[    1.000000] NVRM: Xid (PCI:0000:01:00): 79, \xff\xfe off\n" + b"\0" * 100_000)
+    facts = read(
+        b"\0\0\0[    1.000000] NVRM: Xid (PCI:0000:01:00): 79, \xff\xfe off\n" + b"\0" * 100_000
+    )
     assert [event.code for event in facts.events] == [79]
     assert any("NUL" in problem for problem in facts.problems)
     assert any("UTF-8" in problem for problem in facts.problems)
@@ -166,7 +189,12 @@ def test_nul_bytes_and_broken_utf8_are_said_and_survived(read):
 
 @pytest.mark.parametrize(
     ("text", "sure"),
-    [(event_logs.DMESG, 0.9), (event_logs.JOURNAL, 0.9), (event_logs.SHORT_ISO, 0.9), ("step 1 loss 2.0\n", 0.0)],
+    [
+        (event_logs.DMESG, 0.9),
+        (event_logs.JOURNAL, 0.9),
+        (event_logs.SHORT_ISO, 0.9),
+        ("step 1 loss 2.0\n", 0.0),
+    ],
 )
 def test_claims(tmp_path, text, sure):
     path = tmp_path / "some.txt"

@@ -1,4 +1,7 @@
-"""Megatron's and DeepSpeed's lines: what they say, what they hide, and what only looks like a value."""
+"""Megatron's and DeepSpeed's lines.
+
+What they say, what they hide, and what only looks like a value.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,24 @@ from hypothesis import strategies as st
 
 from spiketriage.errors import EvidenceError
 from spiketriage.readers.look import look
-from spiketriage.readers.telemetry import deepspeed_stdout, megatron_reruns, megatron_stdout
-from spiketriage.readers.telemetry.names import DEFAULT
+from spiketriage.readers.telemetry.consoles import (
+    deepspeed_stdout,
+    megatron_reruns,
+    megatron_stdout,
+)
+from spiketriage.readers.telemetry.series.names import DEFAULT
 
 
 def iteration(
-    step, *, loss="2.345678E+00", norm="0.812", skipped=0, nans=0, scale="1.0", time="(ms): 12500.0", more=""
+    step,
+    *,
+    loss="2.345678E+00",
+    norm="0.812",
+    skipped=0,
+    nans=0,
+    scale="1.0",
+    time="(ms): 12500.0",
+    more="",
 ):
     cells = [
         f" [2026-08-22 03:14:15.926535] iteration {step:8d}/  500000 ",
@@ -40,12 +55,18 @@ def read(tmp_path, text, module=megatron_stdout):
 
 
 def one(facts, name, *, rank=None, attempt=0):
-    (found,) = [s for s in facts.series if s.name == name and s.rank == rank and s.attempt == attempt]
+    (found,) = [
+        s for s in facts.series if s.name == name and s.rank == rank and s.attempt == attempt
+    ]
     return found
 
 
 def test_cells_are_read_by_name_wherever_they_stand(tmp_path):
-    facts = read(tmp_path, iteration(1000, more=" energy per GPU (J/iter/GPU): 1.5 ") + iteration(1001, loss="2.5E+00"))
+    facts = read(
+        tmp_path,
+        iteration(1000, more=" energy per GPU (J/iter/GPU): 1.5 ")
+        + iteration(1001, loss="2.5E+00"),
+    )
     loss = one(facts, "loss/mean")
     assert loss.steps.tolist() == [1000, 1001]
     assert loss.values.tolist() == [2.345678, 2.5]
@@ -56,12 +77,18 @@ def test_cells_are_read_by_name_wherever_they_stand(tmp_path):
 
 
 def test_a_time_in_seconds_stays_in_seconds(tmp_path):
-    assert one(read(tmp_path, iteration(1, time="(s): 2.5")), "time/step_s").values.tolist() == [2.5]
+    assert one(read(tmp_path, iteration(1, time="(s): 2.5")), "time/step_s").values.tolist() == [
+        2.5
+    ]
 
 
 @pytest.mark.parametrize(("skipped", "nans"), [(10, 0), (0, 1), (3, 2)])
 def test_a_missing_loss_is_nan_with_the_counter_as_the_reason(tmp_path, skipped, nans):
-    text = iteration(10) + iteration(20, loss=None, norm=None, skipped=skipped, nans=nans) + iteration(30)
+    text = (
+        iteration(10)
+        + iteration(20, loss=None, norm=None, skipped=skipped, nans=nans)
+        + iteration(30)
+    )
     facts = read(tmp_path, text)
     loss = one(facts, "loss/mean")
     assert loss.steps.tolist() == [10, 20, 30]
@@ -89,7 +116,11 @@ def test_a_loss_under_another_name_is_not_reported_as_nan(tmp_path):
 
 def test_a_loss_of_exactly_zero_over_no_step_is_nan_and_a_real_zero_stays(tmp_path):
     loss = one(
-        read(tmp_path, iteration(1, loss="0.000000E+00", norm=None, skipped=1) + iteration(2, loss="0.000000E+00")),
+        read(
+            tmp_path,
+            iteration(1, loss="0.000000E+00", norm=None, skipped=1)
+            + iteration(2, loss="0.000000E+00"),
+        ),
         "loss/mean",
     )
     assert math.isnan(loss.values[0])
@@ -104,7 +135,9 @@ def test_spelled_nonfinite_values_are_nonfinite(tmp_path):
 
 
 def test_a_metric_that_is_not_wired_is_not_a_zero_gradient(tmp_path):
-    facts = read(tmp_path, "".join(iteration(step, norm="0.000", scale="-1.0") for step in (1, 2, 3)))
+    facts = read(
+        tmp_path, "".join(iteration(step, norm="0.000", scale="-1.0") for step in (1, 2, 3))
+    )
     assert not one(facts, "grad/norm").trusted
     assert "not wired" in one(facts, "grad/norm").trust
     assert not one(facts, "loss_scale").trusted
@@ -112,7 +145,9 @@ def test_a_metric_that_is_not_wired_is_not_a_zero_gradient(tmp_path):
 
 
 def test_zero_gradients_with_a_working_loss_scale_are_trusted(tmp_path):
-    assert one(read(tmp_path, iteration(1, norm="0.000") + iteration(2, norm="0.000")), "grad/norm").trusted
+    assert one(
+        read(tmp_path, iteration(1, norm="0.000") + iteration(2, norm="0.000")), "grad/norm"
+    ).trusted
 
 
 def test_means_over_an_interval_are_said_to_be_such(tmp_path):
@@ -138,19 +173,27 @@ def test_going_back_is_a_new_attempt_and_the_second_value_is_kept(tmp_path):
 
 def test_ranks_that_collide_on_a_line_keep_their_own_values(tmp_path):
     first, second = iteration(1, loss="1.0E+00").strip(), iteration(1, loss="2.0E+00").strip()
-    facts = read(tmp_path, f"[default0]:{first}[default7]:{second}\n\n[default0]:{iteration(2, loss='1.5E+00')}")
+    facts = read(
+        tmp_path,
+        f"[default0]:{first}[default7]:{second}\n\n[default0]:{iteration(2, loss='1.5E+00')}",
+    )
     assert one(facts, "loss/mean", rank=0).values.tolist() == [1.0, 1.5]
     assert one(facts, "loss/mean", rank=7).values.tolist() == [2.0]
     assert any("torchrun's local rank" in note for note in facts.notes)
 
 
 def test_the_rank_of_a_memory_report_is_not_the_rank_of_the_iteration_behind_it(tmp_path):
-    facts = read(tmp_path, "[Rank 7] (after 20 iterations) memory (MB) | allocated: 2.5" + iteration(1))
+    facts = read(
+        tmp_path, "[Rank 7] (after 20 iterations) memory (MB) | allocated: 2.5" + iteration(1)
+    )
     assert one(facts, "loss/mean").steps.tolist() == [1]
 
 
 def test_a_record_that_a_collision_cut_short_is_no_nan(tmp_path):
-    cut = iteration(2).split("lm loss")[0] + "lm loss: 2.3[Rank 6] (after 20 iterations) memory (MB) | allocated: 2 |\n"
+    cut = (
+        iteration(2).split("lm loss")[0]
+        + "lm loss: 2.3[Rank 6] (after 20 iterations) memory (MB) | allocated: 2 |\n"
+    )
     facts = read(tmp_path, iteration(1) + cut + iteration(3))
     assert one(facts, "loss/mean").steps.tolist() == [1, 3]
     assert one(facts, "lr").steps.tolist() == [1, 2, 3]
@@ -166,7 +209,10 @@ def test_the_torn_last_line_gives_its_whole_cells_only(tmp_path):
 
 
 def test_a_launcher_that_writes_no_bar_after_the_last_cell_is_read_to_its_end(tmp_path):
-    line = "iteration     4873/   10000 | consumed samples:       311872 | lm loss: 3.296875E+00 | throughput: 7.340\n"
+    line = (
+        "iteration     4873/   10000 | consumed samples:       311872 | lm loss: 3.296875E+00 "
+        "| throughput: 7.340\n"
+    )
     facts = read(tmp_path, line)
     assert one(facts, "throughput").values.tolist() == [7.34]
     assert one(facts, "loss/mean").values.tolist() == [3.296875]
@@ -174,14 +220,20 @@ def test_a_launcher_that_writes_no_bar_after_the_last_cell_is_read_to_its_end(tm
 
 
 def test_validation_stands_beside_and_begins_no_attempt(tmp_path):
-    validation = " validation loss at iteration 100 on test set | lm loss value: 8.0E+00 | lm loss PPL: 3.0E+03 | \n"
+    validation = (
+        " validation loss at iteration 100 on test set | lm loss value: 8.0E+00 | lm loss PPL: "
+        "3.0E+03 | \n"
+    )
     facts = read(tmp_path, iteration(110) + validation + iteration(120))
     assert one(facts, "validation on test set lm loss value").values.tolist() == [8.0]
     assert not facts.rollbacks
 
 
 def test_source_code_and_arguments_are_no_iterations(tmp_path):
-    code = "log_string = ' iteration {:8d}/{:8d} |'.format(iteration, args.train_iters)\n  eval_iters ....... 10\n"
+    code = (
+        "log_string = ' iteration {:8d}/{:8d} |'.format(iteration, args.train_iters)\n  "
+        "eval_iters ....... 10\n"
+    )
     facts = read(tmp_path, code + iteration(1))
     assert facts.num_matched == 1
     path = tmp_path / "code.out"
@@ -193,12 +245,17 @@ def test_source_code_and_arguments_are_no_iterations(tmp_path):
 
 def test_the_first_iteration_may_come_late(tmp_path):
     path = tmp_path / "run.out"
-    path.write_text("building a vocabulary\n" * 60_000 + "".join(iteration(step) for step in range(5)))
+    path.write_text(
+        "building a vocabulary\n" * 60_000 + "".join(iteration(step) for step in range(5))
+    )
     assert megatron_stdout.claims(look(path)) > 0.9
 
 
 @settings(max_examples=50)
-@given(cut=st.integers(0, 900), flips=st.lists(st.tuples(st.integers(0, 899), st.integers(0, 255)), max_size=4))
+@given(
+    cut=st.integers(0, 900),
+    flips=st.lists(st.tuples(st.integers(0, 899), st.integers(0, 255)), max_size=4),
+)
 def test_damage_never_crashes_the_reader(tmp_path_factory, cut, flips):
     data = bytearray("".join(iteration(step) for step in (1, 2, 3)).encode())
     for at, byte in flips:
@@ -231,9 +288,19 @@ RERUN = (
     ],
 )
 def test_a_rerun_record_is_ready_made_evidence(tmp_path, status, severity, word):
-    facts = read(tmp_path, RERUN.format(status=status, result="tensor(nan, device='cuda:3')"), megatron_reruns)
+    facts = read(
+        tmp_path,
+        RERUN.format(status=status, result="tensor(nan, device='cuda:3')"),
+        megatron_reruns,
+    )
     (event,) = facts.events
-    assert (event.severity, event.rank, event.step, event.host, event.device) == (severity, 17, 1001, "node17", "3")
+    assert (event.severity, event.rank, event.step, event.host, event.device) == (
+        severity,
+        17,
+        1001,
+        "node17",
+        "3",
+    )
     assert word in event.sentence
     assert event.at == "2026-08-22 03:14:15.926535"
     assert math.isnan(facts.series[0].values[0])
@@ -246,7 +313,9 @@ def test_rerun_records_that_were_torn_are_counted(tmp_path):
     assert facts.series[0].values.tolist() == [1.5]
 
 
-DEEPSPEED = (Path(__file__).resolve().parents[2] / "fixtures/text_logs/deepspeed-stdout.log").read_text()
+DEEPSPEED = (
+    Path(__file__).resolve().parents[2] / "fixtures/text_logs/deepspeed-stdout.log"
+).read_text()
 
 
 def test_deepspeed_tells_overflows_and_skips_and_no_loss(tmp_path):
@@ -269,7 +338,9 @@ def test_deepspeed_tells_overflows_and_skips_and_no_loss(tmp_path):
 
 def test_the_older_throughput_line_of_deepspeed_has_its_step_too(tmp_path):
     facts = read(
-        tmp_path, "[timer.py:198:stop] 0/30, RunningAvgSamplesPerSec=232.5, CurrSamplesPerSec=inf\n", deepspeed_stdout
+        tmp_path,
+        "[timer.py:198:stop] 0/30, RunningAvgSamplesPerSec=232.5, CurrSamplesPerSec=inf\n",
+        deepspeed_stdout,
     )
     assert one(facts, "RunningAvgSamplesPerSec").steps.tolist() == [30]
     assert math.isinf(one(facts, "CurrSamplesPerSec").values[0])

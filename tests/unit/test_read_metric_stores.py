@@ -1,4 +1,7 @@
-"""MLflow, trackio and OLMo-core stores: every point of every run, read from a copy, whatever state the file is in."""
+"""MLflow, trackio and OLMo-core stores.
+
+Every point of every run, read from a copy, whatever state the file is in.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ from telemetry_files import FIXTURES, LFS_POINTER, NUM_STEPS, loss, one, points
 
 from spiketriage.errors import EvidenceError
 from spiketriage.readers.look import look
-from spiketriage.readers.telemetry import mlflow_store, olmo_metrics, trackio_store
-from spiketriage.readers.telemetry.names import DEFAULT
+from spiketriage.readers.telemetry.series.names import DEFAULT
+from spiketriage.readers.telemetry.stores import mlflow_store, trackio_store
+from spiketriage.readers.telemetry.tables import olmo_metrics
 
 RUNS = FIXTURES / "mlflow" / "mlruns"
 DATABASE = FIXTURES / "mlflow" / "mlflow.db"
@@ -60,13 +64,17 @@ def test_trackio_prefers_the_logged_step_and_keeps_runs_apart() -> None:
         assert found.times_s[0] == 1_787_368_440.0  # date -u -d 2026-08-22T03:14:00 +%s
 
 
-def test_what_only_the_write_ahead_log_holds_is_read_and_the_store_left_alone(tmp_path: Path) -> None:
+def test_what_only_the_write_ahead_log_holds_is_read_and_the_store_left_alone(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "project.db"
     shutil.copy(TRACKIO, path)
     writer = sqlite3.connect(path)
     writer.execute("PRAGMA journal_mode = WAL")
     row = ("2026-08-22T04:00:00", "third", 0, json.dumps({"loss": 7.5}))
-    writer.execute("INSERT INTO metrics (timestamp, run_name, step, metrics) VALUES (?, ?, ?, ?)", row)
+    writer.execute(
+        "INSERT INTO metrics (timestamp, run_name, step, metrics) VALUES (?, ?, ?, ?)", row
+    )
     writer.commit()
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     assert len(before) == 3  # the writer is alive: -wal and -shm lie beside the store
@@ -80,8 +88,10 @@ def test_a_view_is_never_run(tmp_path: Path) -> None:
     path = tmp_path / "mlflow.db"
     with sqlite3.connect(path) as db:
         db.execute(
-            "CREATE VIEW metrics AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
-            "SELECT x AS run_uuid, x AS key, x AS value, x AS timestamp, x AS step, 0 AS is_nan FROM n"
+            "CREATE VIEW metrics AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + "
+            "1 FROM n) "
+            "SELECT x AS run_uuid, x AS key, x AS value, x AS timestamp, x AS step, 0 AS "
+            "is_nan FROM n"
         )
     db.close()
     with pytest.raises(EvidenceError, match="no table metrics"):
@@ -92,7 +102,11 @@ def test_rows_of_wrong_types_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "mlflow.db"
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE metrics (run_uuid, key, value, timestamp, step, is_nan)")
-        rows = [("r", "loss", 1.5, 1000, 1, 0), ("r", "loss", "x", 2000, 2, 0), (None, b"\xff", 1, None, 3, 0)]
+        rows = [
+            ("r", "loss", 1.5, 1000, 1, 0),
+            ("r", "loss", "x", 2000, 2, 0),
+            (None, b"\xff", 1, None, 3, 0),
+        ]
         db.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)", rows)
     db.close()
     facts = mlflow_store.read(path, DEFAULT)
@@ -132,7 +146,9 @@ def test_olmo_metrics_by_the_steps_in_their_names(tmp_path: Path) -> None:
     assert points(one(facts, "grad/norm")) == [(3, 1.0), (20, 1.0), (100, 1.0)]
     assert facts.identity == {"final/train/CE loss": "2.0"}
     assert "Git-LFS pointer" in facts.problems[0]
-    assert points(olmo_metrics.read(tmp_path / "metrics_step20.json", DEFAULT).series[0]) == [(20, 3.5)]
+    assert points(olmo_metrics.read(tmp_path / "metrics_step20.json", DEFAULT).series[0]) == [
+        (20, 3.5)
+    ]
 
 
 def test_claims(tmp_path: Path) -> None:

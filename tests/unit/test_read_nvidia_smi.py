@@ -136,7 +136,14 @@ def test_entities_are_refused(tmp_path, entities, encoding):
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"<other/>", b"not xml", b"\0" * 1000, b"<nvidia_smi_log>" + b"<a>" * 100_000, b"<?xml encoding='x'?><a/>"],
+    [
+        b"",
+        b"<other/>",
+        b"not xml",
+        b"\0" * 1000,
+        b"<nvidia_smi_log>" + b"<a>" * 100_000,
+        b"<?xml encoding='x'?><a/>",
+    ],
 )
 def test_what_is_not_nvidia_smis_is_refused_in_a_sentence(tmp_path, data):
     path = tmp_path / "x.xml"
@@ -163,7 +170,8 @@ def test_the_fabric_managers_errors_by_number_and_switch(tmp_path):
     path = tmp_path / "fabricmanager.log"
     path.write_text(
         "[Oct 06 2026 07:08:09] [INFO] [tid 1] multicast group 0 is freed.\n"
-        "[Oct 06 2026 07:08:10] [ERROR] [tid 2] detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id "
+        "[Oct 06 2026 07:08:10] [ERROR] [tid 2] detected NVSwitch fatal error 20034 on fid "
+        "0 on NVSwitch pci bus id "
         "00000000:86:00.0 physical id 3 port 61\n"
         "[Oct 06 2026 07:08:11] [WARNING] [tid 2] a link is slow\n"
     )

@@ -1,4 +1,7 @@
-"""safetensors files as a checkpoint layout: what is promised, what is there, and what is cut short."""
+"""safetensors files as a checkpoint layout.
+
+What is promised, what is there, and what is cut short.
+"""
 
 import json
 import shutil
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from spiketriage.errors import EvidenceError
-from spiketriage.readers.checkpoints import safetensors_files
+from spiketriage.readers.checkpoints.layouts import safetensors_files
 from spiketriage.readers.look import look
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "hf" / "sharded"
@@ -44,7 +47,9 @@ def test_a_sharded_folder_is_the_tensors_that_the_library_loads():
     arrays = {name: array for shard in SHARDS for name, array in load_file(FIXTURE / shard).items()}
     assert facts.complete
     assert facts.problems == ()
-    assert {tensor.name: tensor.shape for tensor in facts.tensors} == {name: a.shape for name, a in arrays.items()}
+    assert {tensor.name: tensor.shape for tensor in facts.tensors} == {
+        name: a.shape for name, a in arrays.items()
+    }
     for tensor in facts.tensors:
         (chunk,) = tensor.chunks
         data = (FIXTURE / chunk.path).read_bytes()[chunk.start : chunk.end]
@@ -76,7 +81,9 @@ def test_a_shard_cut_short_names_the_tensors_that_it_lost(sharded):
     shard = sharded / SHARDS[0]
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-1])
-    held = [one for one in safetensors_files.read(FIXTURE).tensors if one.chunks[0].path == SHARDS[0]]
+    held = [
+        one for one in safetensors_files.read(FIXTURE).tensors if one.chunks[0].path == SHARDS[0]
+    ]
     last = max(held, key=lambda one: one.chunks[0].end)
     problem = only_problem(sharded)
     assert f"expected {len(whole)} bytes" in problem
@@ -107,7 +114,10 @@ def test_a_tensor_that_the_index_names_and_no_shard_holds_is_told(sharded):
 
 def test_a_tensor_that_the_index_does_not_know_is_told(sharded):
     edit_index(sharded, lambda index: index["weight_map"].pop("transformer.wte.weight"))
-    assert "holds transformer.wte.weight, which model.safetensors.index.json does not expect" in only_problem(sharded)
+    assert (
+        "holds transformer.wte.weight, which model.safetensors.index.json does not expect"
+        in only_problem(sharded)
+    )
 
 
 def test_a_total_size_that_is_not_the_sum_is_told(sharded):
@@ -121,7 +131,9 @@ def test_a_total_size_that_is_no_number_promises_nothing(sharded, total):
     assert safetensors_files.read(sharded).complete
 
 
-@pytest.mark.parametrize("target", ["../outside.safetensors", "/etc/passwd", "", 7, None, "a\0b", "\ud800"])
+@pytest.mark.parametrize(
+    "target", ["../outside.safetensors", "/etc/passwd", "", 7, None, "a\0b", "\ud800"]
+)
 def test_an_index_that_points_out_of_its_folder_is_not_followed(sharded, target):
     edit_index(sharded, lambda index: index["weight_map"].update({"w": target}))
     assert "weight_map: expected tensor names with files in this folder" in only_problem(sharded)
@@ -159,7 +171,10 @@ def test_the_same_tensor_in_two_files_is_noted(tmp_path):
     for name in ("a.safetensors", "b.safetensors"):
         save_file({"w": np.zeros(2, np.float32)}, tmp_path / name)
     facts = safetensors_files.read(tmp_path)
-    assert f"{tmp_path}: w in both a.safetensors and b.safetensors: which one counts is not said" in facts.notes
+    assert (
+        f"{tmp_path}: w in both a.safetensors and b.safetensors: which one counts is not said"
+        in facts.notes
+    )
 
 
 def test_one_file_is_a_checkpoint_of_its_own(tmp_path):
@@ -170,11 +185,20 @@ def test_one_file_is_a_checkpoint_of_its_own(tmp_path):
     (chunk,) = tensor.chunks
     assert (tensor.name, tensor.dtype, tensor.shape) == ("w", "F32", (2, 3))
     assert (chunk.path, chunk.offset, chunk.shape) == ("", (0, 0), (2, 3))
-    assert np.frombuffer(path.read_bytes()[chunk.start : chunk.end], np.float32).tolist() == [0, 1, 2, 3, 4, 5]
+    assert np.frombuffer(path.read_bytes()[chunk.start : chunk.end], np.float32).tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
     assert [field.values for field in facts.fields] == [{"format": "pt"}]
 
 
-@pytest.mark.parametrize(("dtype", "shape", "size"), [("F4", [3, 2], 3), ("F6_E2M3", [4], 3), ("F8_E4M3FNUZ", [2], 2)])
+@pytest.mark.parametrize(
+    ("dtype", "shape", "size"), [("F4", [3, 2], 3), ("F6_E2M3", [4], 3), ("F8_E4M3FNUZ", [2], 2)]
+)
 def test_narrow_dtypes_of_the_current_library_are_read(tmp_path, dtype, shape, size):
     header = json.dumps({"w": {"dtype": dtype, "shape": shape, "data_offsets": [0, size]}}).encode()
     (tmp_path / "w.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(size))
@@ -204,16 +228,25 @@ def test_claims_are_surest_of_the_name_and_the_index(tmp_path, sharded):
 def test_a_header_of_a_million_digits_or_of_half_a_letter_is_refused_at_once(tmp_path):
     path = tmp_path / "w.safetensors"
     shapes = [[10**4000] * 50, [1] * 100_000]
-    headers = [json.dumps({"w": {"dtype": "F32", "shape": shape, "data_offsets": [0, 4]}}) for shape in shapes]
+    headers = [
+        json.dumps({"w": {"dtype": "F32", "shape": shape, "data_offsets": [0, 4]}})
+        for shape in shapes
+    ]
     twice = "{" + ", ".join(f'"{number % 40_000}": 1' for number in range(80_000)) + "}"
-    for text in (*headers, twice, '{"\\ud800": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'):
+    for text in (
+        *headers,
+        twice,
+        '{"\\ud800": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}',
+    ):
         path.write_bytes(struct.pack("<Q", len(text)) + text.encode() + bytes(4))
         with pytest.raises(EvidenceError) as caught:
             safetensors_files.read(path)
         assert len(caught.value.message) < 1000
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(cut=st.integers(0, 6080), at=st.integers(0, 6079), flip=st.integers(0, 255))
 def test_whatever_is_cut_or_flipped_there_are_facts_or_an_evidence_error(tmp_path, cut, at, flip):
     data = bytearray((FIXTURE / SHARDS[0]).read_bytes())

@@ -1,4 +1,7 @@
-"""Settings of a run: what is absent has a default, what is wrong is refused, what is no run is named."""
+"""Settings of a run.
+
+What is absent has a default, what is wrong is refused, what is no run is named.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from run_folder import TOML, write_run
 
 from spiketriage.errors import EvidenceError, UsageError
 from spiketriage.readers.settings import read_settings
-from spiketriage.readers.telemetry.names import Names
-from spiketriage.readers.telemetry.sources import read_telemetry
+from spiketriage.readers.telemetry.run.sources import read_telemetry
+from spiketriage.readers.telemetry.series.names import Names
 
 
 def test_settings_are_absolute_and_complete(tmp_path, monkeypatch):
@@ -28,7 +31,9 @@ def test_settings_are_absolute_and_complete(tmp_path, monkeypatch):
 
 
 def test_an_absent_default_is_none_and_a_stated_path_is_kept(tmp_path):
-    (tmp_path / "spiketriage.toml").write_text('schema = 1\n[run]\nid = "x"\nconfig = "elsewhere.json"\n')
+    (tmp_path / "spiketriage.toml").write_text(
+        'schema = 1\n[run]\nid = "x"\nconfig = "elsewhere.json"\n'
+    )
     settings = read_settings(tmp_path)
     assert settings.data_index is None
     assert settings.code is None
@@ -60,7 +65,9 @@ def test_text_that_is_not_utf8_is_a_usage_error(tmp_path):
         read_settings(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["missing", "empty", "file", "loop", "no settings", "settings loop"])
+@pytest.mark.parametrize(
+    "kind", ["missing", "empty", "file", "loop", "no settings", "settings loop"]
+)
 def test_what_is_not_a_run_folder_is_an_evidence_error_that_names_it(tmp_path, kind):
     run = tmp_path / "the-run"
     if kind == "file":
@@ -83,7 +90,9 @@ def test_columns_say_what_their_log_calls_our_metrics(tmp_path: Path) -> None:
     lines = [f'{{"update": {step}, "train/xent": {3 - step / 100}}}\n' for step in range(1, 41)]
     (tmp_path / "logs" / "train.jsonl").write_text("".join(lines))
     columns = '[columns]\nstep = "update"\n"loss/mean" = "train/xent"\n'
-    (tmp_path / "spiketriage.toml").write_text(f'schema = 1\n[run]\nid = "theirs"\ntelemetry = "logs"\n{columns}')
+    (tmp_path / "spiketriage.toml").write_text(
+        f'schema = 1\n[run]\nid = "theirs"\ntelemetry = "logs"\n{columns}'
+    )
     found = read_settings(tmp_path)
     assert found.columns == {"update": "step", "train/xent": "loss/mean"}
     telemetry = read_telemetry(found.telemetry, Names(columns=found.columns))
@@ -97,11 +106,22 @@ def test_a_run_without_settings_is_what_is_found_in_it(tmp_path: Path) -> None:
     run = tmp_path / "their-run"
     run.mkdir()
     (run / "README").write_text("hello\n")
-    with pytest.raises(EvidenceError, match=r"expected spiketriage\.toml, or a checkpoint or a log of a known format"):
+    with pytest.raises(
+        EvidenceError,
+        match=r"expected spiketriage\.toml, or a checkpoint or a log of a known format",
+    ):
         read_settings(run)
-    shutil.copytree(Path(__file__).parents[2] / "fixtures" / "dcp" / "plain" / "step_3", run / "checkpoints" / "step_3")
+    shutil.copytree(
+        Path(__file__).parents[2] / "fixtures" / "dcp" / "plain" / "step_3",
+        run / "checkpoints" / "step_3",
+    )
     xid = "[Sun Feb 23 16:24:18 2025] NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus.\n"
     (run / "dmesg.log").write_text(xid)
     found = read_settings(run)
-    assert (found.run_id, found.telemetry, found.checkpoints, found.harness) == ("their-run", run, run, "")
+    assert (found.run_id, found.telemetry, found.checkpoints, found.harness) == (
+        "their-run",
+        run,
+        run,
+        "",
+    )
     assert found.logs == (run / "dmesg.log",)

@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 from run_folder import Plants, header_frame, layout_frame, segment_bytes, write_run
 
 from spiketriage.errors import CorruptFileError, EvidenceError
-from spiketriage.readers.telemetry.native import read_segment
-from spiketriage.readers.telemetry.sources import read_telemetry
-from spiketriage.records import Document, Link
+from spiketriage.nouns.data import Document
+from spiketriage.nouns.telemetry import Link
+from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.run.sources import read_telemetry
 from spiketriage.wire import telemetry as wire
 
 DOCUMENTS = {
-    f"doc-{n}": Document(id=f"doc-{n}", shard="s", offset_bytes=n, length_bytes=1, source="x", digest=f"{n:032x}")
+    f"doc-{n}": Document(
+        id=f"doc-{n}", shard="s", offset_bytes=n, length_bytes=1, source="x", digest=f"{n:032x}"
+    )
     for n in range(8)
 }
 WHOLE = segment_bytes(0, 1, range(81, 84), DOCUMENTS, Plants(), None)
@@ -153,7 +156,9 @@ def test_an_unreadable_segment_is_a_problem_and_not_an_error(tmp_path):
     (run / "telemetry" / "loop.seg").symlink_to("loop.seg")
     telemetry = read_telemetry(run / "telemetry")
     assert len(telemetry.segments) == 3
-    assert sorted(problem.partition(": ")[0].rpartition("/")[2] for problem in telemetry.problems) == [
+    assert sorted(
+        problem.partition(": ")[0].rpartition("/")[2] for problem in telemetry.problems
+    ) == [
         "loop.seg",
         "rank-00001.attempt-000.seg",
     ]

@@ -1,4 +1,7 @@
-"""TensorBoard event files: every point, equal to TensorBoard's own reader, whatever happened to the file."""
+"""TensorBoard event files.
+
+Every point, equal to TensorBoard's own reader, whatever happened to the file.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from hypothesis import strategies as st
 from telemetry_files import FIXTURES, LFS_POINTER, loss, one
 
 from spiketriage.errors import EvidenceError
-from spiketriage.facts import LogFacts, Rollback
+from spiketriage.nouns.telemetry import LogFacts, Rollback
 from spiketriage.readers.look import look
-from spiketriage.readers.telemetry import crc32c, tensorboard
-from spiketriage.readers.telemetry.names import DEFAULT
+from spiketriage.readers.telemetry.series.names import DEFAULT
+from spiketriage.readers.telemetry.stores import crc32c, tensorboard
 
 RUN = FIXTURES / "tensorboard"
 FIRST = RUN / "events.out.tfevents.1700000000.host.1.0"
@@ -29,7 +32,9 @@ def read(path: Path) -> LogFacts:
 
 def frame(content: bytes) -> bytes:
     length = struct.pack("<Q", len(content))
-    return b"".join(part + struct.pack("<I", crc32c.masked_of_bytes(part)) for part in (length, content))
+    return b"".join(
+        part + struct.pack("<I", crc32c.masked_of_bytes(part)) for part in (length, content)
+    )
 
 
 def varint(number: int) -> bytes:
@@ -58,7 +63,10 @@ def test_crc32c_matches_the_published_check_value() -> None:
     assert crc32c.of_bytes(b"123456789") == 0xE3069283
     long = bytes(random.Random(1).randbytes(3000))
     halves = np.frombuffer(long[:512], dtype=np.uint8).reshape(2, 256)
-    assert crc32c.of_rows(halves).tolist() == [crc32c.of_bytes(long[:256]), crc32c.of_bytes(long[256:512])]
+    assert crc32c.of_rows(halves).tolist() == [
+        crc32c.of_bytes(long[:256]),
+        crc32c.of_bytes(long[256:512]),
+    ]
     assert crc32c.of_bytes(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4
 
 
@@ -69,10 +77,14 @@ def test_two_event_files_of_a_folder_are_two_attempts_and_a_rollback() -> None:
     for attempt, steps in ((0, range(20)), (1, range(15, 25))):
         found = one(facts, "loss/mean", attempt)
         assert found.steps.tolist() == list(steps)
-        assert found.values == pytest.approx([float(np.float32(loss(step))) for step in steps], nan_ok=True)
+        assert found.values == pytest.approx(
+            [float(np.float32(loss(step))) for step in steps], nan_ok=True
+        )
         assert found.times_s is not None
         assert found.times_s[0] == 1_700_000_000 + 1000 * attempt + steps[0]
-    assert one(facts, "grad/norm", 1).values.tolist() == [step + 0.5 for step in range(15, 25)]  # new-style tensors
+    assert one(facts, "grad/norm", 1).values.tolist() == [
+        step + 0.5 for step in range(15, 25)
+    ]  # new-style tensors
     assert any("30 values are no scalars" in note for note in facts.notes)
 
 
@@ -81,7 +93,12 @@ def test_every_point_equals_tensorboards_own_reader(tmp_path: Path) -> None:
     draw = random.Random(7)
     tags = ["loss", "a", *(f"layers.{k}/{'x' * k}" for k in range(40)), "t" * 300]
     events = [
-        scalar(tag, step, draw.choice([0.0, -0.0, math.inf, draw.gauss(0, 1)]), time_s=draw.choice([0.0, 1e9 + step]))
+        scalar(
+            tag,
+            step,
+            draw.choice([0.0, -0.0, math.inf, draw.gauss(0, 1)]),
+            time_s=draw.choice([0.0, 1e9 + step]),
+        )
         for step in [*range(0, 300), 2**20, 2**34, 2**40]
         for tag in tags
     ]
@@ -100,7 +117,9 @@ def test_every_point_equals_tensorboards_own_reader(tmp_path: Path) -> None:
 
 
 def test_step_zero_and_time_zero_are_kept(tmp_path: Path) -> None:
-    path = write(tmp_path / "tfevents", [scalar("a", step, step, time_s=float(step)) for step in range(50)])
+    path = write(
+        tmp_path / "tfevents", [scalar("a", step, step, time_s=float(step)) for step in range(50)]
+    )
     found = one(read(path), "a")
     assert found.steps.tolist() == list(range(50))
     assert found.values.tolist() == [float(step) for step in range(50)]
@@ -108,7 +127,9 @@ def test_step_zero_and_time_zero_are_kept(tmp_path: Path) -> None:
 
 def test_a_step_that_goes_back_inside_one_file_is_another_attempt(tmp_path: Path) -> None:
     steps = [*range(40), *range(30, 60)]
-    path = write(tmp_path / "tfevents", [scalar(tag, step, 1.0) for step in steps for tag in ("a", "b")])
+    path = write(
+        tmp_path / "tfevents", [scalar(tag, step, 1.0) for step in steps for tag in ("a", "b")]
+    )
     facts = read(path)
     assert facts.rollbacks == (Rollback(attempt=1, last_step=39, first_step=30),)
     assert one(facts, "b", 1).steps.tolist() == list(range(30, 60))
@@ -118,12 +139,16 @@ def test_a_flipped_bit_costs_its_own_record_only(tmp_path: Path) -> None:
     events = [scalar("loss", step, step) for step in range(1, 101)]
     data = bytearray(write(tmp_path / "tfevents", events).read_bytes())
     size_bytes = len(frame(events[0]))
-    data[len(frame(b"\x1a\x0dbrain.Event:2")) + 49 * size_bytes + size_bytes - 6] ^= 1  # in the value of step 50
+    data[len(frame(b"\x1a\x0dbrain.Event:2")) + 49 * size_bytes + size_bytes - 6] ^= (
+        1  # in the value of step 50
+    )
     (tmp_path / "tfevents").write_bytes(data)
     facts = read(tmp_path / "tfevents")
     assert one(facts, "loss/mean").steps.tolist() == [step for step in range(1, 101) if step != 50]
     assert facts.num_near_misses == 1
-    assert facts.problems == ("tfevents: 1 records fail their checksum and were left out (record 50)",)
+    assert facts.problems == (
+        "tfevents: 1 records fail their checksum and were left out (record 50)",
+    )
 
 
 def test_a_broken_length_is_stepped_over(tmp_path: Path) -> None:
@@ -159,7 +184,9 @@ def test_an_empty_event_file_is_told_not_raised(tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(cut=st.integers(0, 4011))
-def test_whatever_precedes_a_truncation_is_kept(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_whatever_precedes_a_truncation_is_kept(
+    cut: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     data = FIRST.read_bytes()
     path = tmp_path_factory.mktemp("cut") / "events.out.tfevents.1"
     path.write_bytes(data[:cut])
@@ -176,8 +203,12 @@ def test_whatever_precedes_a_truncation_is_kept(cut: int, tmp_path_factory: pyte
 
 
 @settings(max_examples=80, deadline=None)
-@given(places=st.lists(st.tuples(st.integers(0, 4011), st.integers(1, 255)), min_size=1, max_size=4))
-def test_no_flip_invents_a_point(places: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory) -> None:
+@given(
+    places=st.lists(st.tuples(st.integers(0, 4011), st.integers(1, 255)), min_size=1, max_size=4)
+)
+def test_no_flip_invents_a_point(
+    places: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     data = bytearray(FIRST.read_bytes())
     for at, bits in places:
         data[at] ^= bits

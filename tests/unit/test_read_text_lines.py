@@ -1,4 +1,7 @@
-"""Text logs as they really are: colours, progress bars, prefixes, torn ends, foreign encodings, endless lines."""
+"""Text logs as they really are.
+
+Colours, progress bars, prefixes, torn ends, foreign encodings, endless lines.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,15 @@ from hypothesis import strategies as st
 
 from spiketriage.errors import EvidenceError
 from spiketriage.readers.look import look
-from spiketriage.readers.telemetry import nanogpt_stdout, text_lines
-from spiketriage.readers.telemetry.names import DEFAULT
-from spiketriage.readers.telemetry.rank_tree import Placement, placement
-from spiketriage.readers.telemetry.text_lines import BLOCK_BYTES, MAX_LINE_CHARS, TextLines, peel
+from spiketriage.readers.telemetry.consoles import nanogpt_stdout, text_lines
+from spiketriage.readers.telemetry.consoles.rank_tree import Placement, placement
+from spiketriage.readers.telemetry.consoles.text_lines import (
+    BLOCK_BYTES,
+    MAX_LINE_CHARS,
+    TextLines,
+    peel,
+)
+from spiketriage.readers.telemetry.series.names import DEFAULT
 
 
 def lines_of(tmp_path, data, *wanted):
@@ -67,12 +75,19 @@ def test_every_state_of_a_progress_bar_is_offered_and_the_last_one_counts(tmp_pa
 
 def test_windows_line_ends_are_no_progress_bar(tmp_path):
     _, found = lines_of(tmp_path, b"a\r\nb\r\nc\r\r\n")
-    assert [(line.text, line.overwritten) for line in found] == [("a", False), ("b", False), ("c", False)]
+    assert [(line.text, line.overwritten) for line in found] == [
+        ("a", False),
+        ("b", False),
+        ("c", False),
+    ]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8", "utf-8-sig"])
 def test_windows_captures_are_text_too(tmp_path, encoding):
-    text = "iter 0: loss 2.5, time 1.00ms, mfu -100.00%\r\niter 10: loss 2.25, time 1.00ms, mfu 3.00%\r\n"
+    text = (
+        "iter 0: loss 2.5, time 1.00ms, mfu -100.00%\r\niter 10: loss 2.25, time 1.00ms, mfu "
+        "3.00%\r\n"
+    )
     path = tmp_path / "run.log"
     path.write_bytes(text.encode(encoding))
     assert nanogpt_stdout.claims(look(path)) > 0
@@ -82,18 +97,25 @@ def test_windows_captures_are_text_too(tmp_path, encoding):
 
 def test_colours_cursor_movements_and_titles_are_stripped(tmp_path):
     _, found = lines_of(
-        tmp_path, b"\x1b[2J\x1b[38;2;180;0;0mstep: \x1b[39m 5\x1b]0;title\x07 \x1b[31mloss: 1\x1b[0m\n", "step:"
+        tmp_path,
+        b"\x1b[2J\x1b[38;2;180;0;0mstep: \x1b[39m 5\x1b]0;title\x07 \x1b[31mloss: 1\x1b[0m\n",
+        "step:",
     )
     assert found[0].text == "step:  5 loss: 1"
 
 
 def test_a_number_that_the_end_of_the_file_may_have_cut_is_left_out(tmp_path):
     lines, found = lines_of(tmp_path, b"s:1 trl:3.25\ns:2 trl:3.2")
-    assert [(line.text, line.torn) for line in found] == [("s:1 trl:3.25", False), ("s:2 trl:", True)]
+    assert [(line.text, line.torn) for line in found] == [
+        ("s:1 trl:3.25", False),
+        ("s:2 trl:", True),
+    ]
     assert lines.torn_at == 2
 
 
-@pytest.mark.parametrize("fill", [b"x" * 3 * BLOCK_BYTES, b"y" * (MAX_LINE_CHARS + 1), b"z" * BLOCK_BYTES])
+@pytest.mark.parametrize(
+    "fill", [b"x" * 3 * BLOCK_BYTES, b"y" * (MAX_LINE_CHARS + 1), b"z" * BLOCK_BYTES]
+)
 def test_an_endless_line_is_cut_and_the_next_one_is_whole(tmp_path, fill):
     lines, found = lines_of(tmp_path, b"first\n" + fill + b"\nlast\n")
     assert [line.text for line in (found[0], found[2])] == ["first", "last"]
@@ -136,7 +158,19 @@ def test_a_folder_and_a_missing_file_are_refused(tmp_path):
         TextLines(tmp_path / "none", ("",))
 
 
-PIECES = [b"a", b"bcd", b"\r", b"\n", b"\r\n", b"x" * 15, b"y" * 16, b"z" * 40, "é".encode(), b"\xff", b" "]
+PIECES = [
+    b"a",
+    b"bcd",
+    b"\r",
+    b"\n",
+    b"\r\n",
+    b"x" * 15,
+    b"y" * 16,
+    b"z" * 40,
+    "é".encode(),
+    b"\xff",
+    b" ",
+]
 
 
 @settings(max_examples=60)
@@ -150,7 +184,9 @@ def test_blocks_and_limits_of_any_size_give_the_lines_of_the_whole_text(tmp_path
         for piece in line.split("\r")
         if piece
     ]
-    with pytest.MonkeyPatch.context() as small:  # the same rules, at sizes where every border is met
+    with (
+        pytest.MonkeyPatch.context() as small
+    ):  # the same rules, at sizes where every border is met
         small.setattr(text_lines, "BLOCK_BYTES", 8)
         small.setattr(text_lines, "MAX_LINE_CHARS", 16)
         lines = TextLines(path, ("",))
@@ -193,5 +229,8 @@ def test_a_reader_takes_attempt_and_rank_from_the_tree(tmp_path):
     path.write_text("iter 20: loss 2.5, time 1.00ms\niter 10: loss 2.25, time 1.00ms\n")
     facts = nanogpt_stdout.read(path, DEFAULT)
     losses = [one for one in facts.series if one.name == "loss/mean"]
-    assert [(one.attempt, one.rank, one.steps.tolist()) for one in losses] == [(3, 1, [21]), (4, 1, [11])]
+    assert [(one.attempt, one.rank, one.steps.tolist()) for one in losses] == [
+        (3, 1, [21]),
+        (4, 1, [11]),
+    ]
     assert any("local rank" in note for note in facts.notes)

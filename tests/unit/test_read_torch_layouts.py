@@ -1,4 +1,7 @@
-"""Checkpoints of trainers that use torch.save: which layout, which step, complete or not, every tensor's own bytes."""
+"""Checkpoints of trainers that use torch.save.
+
+Which layout, which step, complete or not, every tensor's own bytes.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spiketriage.errors import EvidenceError
-from spiketriage.facts import CheckpointFacts, TensorFacts
-from spiketriage.readers.checkpoints.layouts import LAYOUTS
-from spiketriage.readers.checkpoints.state_fields import digest
+from spiketriage.nouns.checkpoint import CheckpointFacts, TensorFacts
+from spiketriage.readers.checkpoints.building.state_fields import digest
+from spiketriage.readers.checkpoints.formats import LAYOUTS
 from spiketriage.readers.look import best, look
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "torch_save"
@@ -130,7 +133,9 @@ def test_a_renamed_checkpoint_disagrees_with_itself(tmp_path):
 def test_integer_keys_of_the_optimizer_are_mapped_where_shapes_leave_one_answer(name):
     facts = read(FIXTURES / name)
     owners = {
-        t.name: (t.parameter, t.shape) for t in facts.tensors if t.role == "optimizer" and "exp_avg." in f"{t.name}."
+        t.name: (t.parameter, t.shape)
+        for t in facts.tensors
+        if t.role == "optimizer" and "exp_avg." in f"{t.name}."
     }
     # The groups of the fixture: the two matrices first, then bias and norm in module order.
     assert owners == {
@@ -158,7 +163,9 @@ def test_what_is_no_tensor_is_a_field_with_its_scalars():
 
 def test_fields_of_equal_content_have_equal_digests_wherever_they_are_stored():
     new, old = read(FIXTURES / "mono.pt"), read(FIXTURES / "legacy.pt")
-    assert {field.name: field.digest for field in new.fields} == {field.name: field.digest for field in old.fields}
+    assert {field.name: field.digest for field in new.fields} == {
+        field.name: field.digest for field in old.fields
+    }
 
 
 def test_a_changed_random_state_changes_its_digest_alone(tmp_path):
@@ -222,7 +229,9 @@ def test_a_missing_optimizer_file_of_zero_makes_it_incomplete(tmp_path, stage):
     lost.unlink()
     facts = read(path)
     assert not facts.complete
-    sentence = "expected 2 optimizer files, found 1: zero_pp_rank_1_mp_rank_00_optim_states.pt missing"
+    sentence = (
+        "expected 2 optimizer files, found 1: zero_pp_rank_1_mp_rank_00_optim_states.pt missing"
+    )
     assert facts.problems == (f"{path}: {sentence}",)
     part = elements(facts, tensors(facts)["fp32.b.weight"])
     known = [value for value in part if not math.isnan(value)]
@@ -235,7 +244,9 @@ def test_a_missing_model_file_of_zero_makes_it_incomplete(tmp_path):
     facts = read(path)
     assert not facts.complete
     assert "there is no readable *_model_states.pt" in facts.problems[0]
-    assert tensors(facts)["fp32.0 [dp 1]"].shape == (21,)  # without param_shapes the buffers have no names
+    assert tensors(facts)["fp32.0 [dp 1]"].shape == (
+        21,
+    )  # without param_shapes the buffers have no names
 
 
 def test_a_missing_state_of_a_universal_checkpoint_makes_it_incomplete(tmp_path):
@@ -271,7 +282,9 @@ def test_the_parameters_and_moments_of_llmc_lie_where_its_writer_put_them():
     held = tensors(facts)
     names = [name for name, tensor in held.items() if tensor.role == "parameter"]
     assert [x for name in names for x in elements(facts, held[name])] == list(range(576))
-    assert [x for name in names for x in elements(facts, held[f"v.{name}"])] == list(range(576, 1152))
+    assert [x for name in names for x in elements(facts, held[f"v.{name}"])] == list(
+        range(576, 1152)
+    )
     assert held["qkvw"].shape == (2, 12, 4)
     assert held["master.qkvw"].parameter == "qkvw"
 
@@ -327,19 +340,27 @@ def test_a_git_lfs_pointer_says_so(tmp_path):
     assert any("never fetched" in problem for problem in facts.problems)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.data())
 def test_any_damage_to_any_file_is_facts_or_the_one_error(tmp_path, data):
     name = data.draw(st.sampled_from(sorted(CHECKPOINTS)))
     path = tmp_path / name
     if not path.exists():
         copy(name, tmp_path)
-    file = data.draw(st.sampled_from(sorted(p for p in path.rglob("*") if p.is_file()))) if path.is_dir() else path
+    file = (
+        data.draw(st.sampled_from(sorted(p for p in path.rglob("*") if p.is_file())))
+        if path.is_dir()
+        else path
+    )
     good = file.read_bytes()
     at = data.draw(st.integers(0, max(0, len(good) - 1)))
     byte = bytes([data.draw(st.integers(0, 255))])
     try:
-        file.write_bytes(data.draw(st.sampled_from([good[:at], good[:at] + byte + good[at + 1 :], good + byte])))
+        file.write_bytes(
+            data.draw(st.sampled_from([good[:at], good[:at] + byte + good[at + 1 :], good + byte]))
+        )
         with contextlib.suppress(EvidenceError):
             read(path)
     finally:
@@ -355,6 +376,23 @@ def test_every_number_of_a_long_permutation_counts_in_its_digest():
 
 
 def test_digests_tell_types_keys_and_nesting_apart():
-    values = [1, 1.0, True, "1", b"1", None, [1], {"0": 1}, {"a": 1}, {"a": [1]}, [[1], []], {1}, 1 << 70, float("nan")]
-    assert len({digest(value) for value in values}) == len(values) - 1  # a list and a mapping from "0" are one
+    values = [
+        1,
+        1.0,
+        True,
+        "1",
+        b"1",
+        None,
+        [1],
+        {"0": 1},
+        {"a": 1},
+        {"a": [1]},
+        [[1], []],
+        {1},
+        1 << 70,
+        float("nan"),
+    ]
+    assert (
+        len({digest(value) for value in values}) == len(values) - 1
+    )  # a list and a mapping from "0" are one
     assert digest(float("nan")) == digest(float("nan"))

@@ -1,4 +1,7 @@
-"""torch.save files without torch: every tensor where zipfile and its writer say, every kind of damage a sentence."""
+"""torch.save files without torch.
+
+Every tensor where zipfile and its writer say, every kind of damage a sentence.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spiketriage.errors import CorruptFileError, EvidenceError
-from spiketriage.readers.checkpoints.torch_values import TensorRef
-from spiketriage.readers.checkpoints.torch_zip import data_record, extents, read_torch_file
+from spiketriage.readers.checkpoints.files.torch_values import TensorRef
+from spiketriage.readers.checkpoints.files.torch_zip import data_record, extents, read_torch_file
 from spiketriage.readers.pickles import walk
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "torch_save"
 ODD = FIXTURES / "odd.pt"
-ANY_INPUT = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ANY_INPUT = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def elements(path: Path, tensor: TensorRef, dtype: str) -> list:
@@ -68,7 +73,10 @@ def test_the_legacy_format_has_the_same_values_as_the_archive():
     assert ours.keys() == theirs.keys()
     for path, value in ours.items():
         if isinstance(value, TensorRef):
-            assert new.read_bytes()[value.start : value.end] == old.read_bytes()[theirs[path].start : theirs[path].end]
+            assert (
+                new.read_bytes()[value.start : value.end]
+                == old.read_bytes()[theirs[path].start : theirs[path].end]
+            )
         elif path[-1] != "args":
             assert value == theirs[path]
 
@@ -112,7 +120,12 @@ def test_the_one_tensor_of_a_slice(tmp_path, pad):
         record = data_record(stream, start, end)
         assert os.pread(stream.fileno(), record.end - record.start, record.start) == b"0123" * 4
         assert record.crc32 == zlib.crc32(b"0123" * 4)
-        for bad_start, bad_end in ((start, end - 1), (start + 1, end + 1), (start, start), (end, end + 1000)):
+        for bad_start, bad_end in (
+            (start, end - 1),
+            (start + 1, end + 1),
+            (start, start),
+            (end, end + 1000),
+        ):
             with pytest.raises(EvidenceError):
                 data_record(stream, bad_start, bad_end)
 
@@ -145,13 +158,19 @@ def test_a_truncated_archive_gives_the_names_and_the_storages_before_the_cut(tmp
     assert not file.whole
     assert "expected the end record of a zip archive, found none: truncated" in file.problems[0]
     survived = {record.name: (record.start, record.end) for record in storages if record.end <= cut}
-    assert len(survived) in (kept, kept + 1, len(storages))  # one storage has no bytes, so no cut can lose it
+    assert len(survived) in (
+        kept,
+        kept + 1,
+        len(storages),
+    )  # one storage has no bytes, so no cut can lose it
     assert {record.name: (record.start, record.end) for record in file.records} == survived
     for name, tensor in file.value.items():
         expected = whole.value[name]
         alive = f"odd/data/{tensor.storage_key}" in survived
         assert (tensor.dtype, tensor.shape) == (expected.dtype, expected.shape)
-        assert (tensor.start, tensor.end) == ((expected.start, expected.end) if alive else (None, None))
+        assert (tensor.start, tensor.end) == (
+            (expected.start, expected.end) if alive else (None, None)
+        )
     for record in file.records:
         assert record.crc32 in (None, zlib.crc32(data[record.start : record.end]))
     assert sum(record.crc32 is not None for record in file.records) >= len(survived) - 2
@@ -159,7 +178,9 @@ def test_a_truncated_archive_gives_the_names_and_the_storages_before_the_cut(tmp
 
 def test_trailing_bytes_are_told(tmp_path):
     file = read_torch_file(changed(tmp_path, ODD.read_bytes() + bytes(512)))
-    assert [problem.partition(": ")[2] for problem in file.problems] == ["512 bytes follow the end of the archive"]
+    assert [problem.partition(": ")[2] for problem in file.problems] == [
+        "512 bytes follow the end of the archive"
+    ]
 
 
 def test_a_missing_storage_is_told(tmp_path):
@@ -178,7 +199,9 @@ def test_a_short_storage_is_told(tmp_path):
     path = tmp_path / "bad.pt"
     with zipfile.ZipFile(ODD) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as new:
         for info in old.infolist():
-            new.writestr(info.filename, old.read(info)[: 40 if info.filename == "odd/data/1" else None])
+            new.writestr(
+                info.filename, old.read(info)[: 40 if info.filename == "odd/data/1" else None]
+            )
     problem = f"{path}: storage 1: a tensor spans bytes 24 to 56 of it, 40 bytes are in the file"
     assert read_torch_file(path).problems == (problem,)
 
@@ -204,9 +227,12 @@ def test_records_of_one_name_are_told(tmp_path):
 def test_overlapping_records_are_told(tmp_path):
     data = bytearray(ODD.read_bytes())
     names = [data.rindex(b"odd/data/0"), data.rindex(b"odd/data/1")]
-    data[names[1] - 4 : names[1]] = data[names[0] - 4 : names[0]]  # its header is said to be where the other's is
+    data[names[1] - 4 : names[1]] = data[
+        names[0] - 4 : names[0]
+    ]  # its header is said to be where the other's is
     assert any(
-        "records that do not overlap" in problem for problem in read_torch_file(changed(tmp_path, data)).problems
+        "records that do not overlap" in problem
+        for problem in read_torch_file(changed(tmp_path, data)).problems
     )
 
 
@@ -240,7 +266,10 @@ def test_big_endian_elements_are_declined(tmp_path):
     ("data", "sentence"),
     [
         (b"", "expected a torch.save file, found 0 bytes"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "is a Git-LFS pointer"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+            "is a Git-LFS pointer",
+        ),
         (b"PK\x03\x04", "zip archive"),
         (b"PK\x05\x06" + bytes(18), "expected an intact pickle"),
         (b"not a checkpoint", "expected an intact pickle"),
@@ -271,7 +300,11 @@ def test_any_damage_is_facts_or_the_one_error(tmp_path, data):
     tail = data.draw(st.booleans())  # the directory is where most of the ways to be wrong are
     at = data.draw(st.integers(max(0, len(good) - 900) if tail else 0, len(good) - 1))
     byte = bytes([data.draw(st.integers(0, 255))])
-    bad = data.draw(st.sampled_from([good[:at], good[:at] + byte + good[at + 1 :], good[:at] + byte + good[at:]]))
+    bad = data.draw(
+        st.sampled_from(
+            [good[:at], good[:at] + byte + good[at + 1 :], good[:at] + byte + good[at:]]
+        )
+    )
     with contextlib.suppress(EvidenceError):
         file = read_torch_file(changed(tmp_path, bad))
         for leaf in walk(file.value):

@@ -1,4 +1,7 @@
-"""The console of each trainer: values and steps as a person reads them, and the lines that only look alike."""
+"""The console of each trainer.
+
+Values and steps as a person reads them, and the lines that only look alike.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 from spiketriage.errors import EvidenceError
 from spiketriage.readers.look import best, look
-from spiketriage.readers.telemetry import (
+from spiketriage.readers.telemetry.consoles import (
     composer_stdout,
     deepspeed_stdout,
     hf_stdout,
@@ -27,7 +30,7 @@ from spiketriage.readers.telemetry import (
     torchtitan_golden,
     torchtitan_stdout,
 )
-from spiketriage.readers.telemetry.names import DEFAULT, Names
+from spiketriage.readers.telemetry.series.names import DEFAULT, Names
 
 MODULES = (
     megatron_reruns,
@@ -104,7 +107,14 @@ def test_a_log_is_claimed_by_its_own_format_only(tmp_path, module, text):
 
 @pytest.mark.parametrize("module", MODULES)
 @pytest.mark.parametrize(
-    "data", [b"", b"\n\n", b"just some words\n" * 50, b'{"step": 1, "loss": 2.0}\n' * 9, bytes(range(256)) * 9]
+    "data",
+    [
+        b"",
+        b"\n\n",
+        b"just some words\n" * 50,
+        b'{"step": 1, "loss": 2.0}\n' * 9,
+        bytes(range(256)) * 9,
+    ],
 )
 def test_what_is_no_log_is_claimed_by_none_and_refused(tmp_path, module, data):
     path = tmp_path / "other.log"
@@ -120,7 +130,9 @@ def test_what_is_no_log_is_claimed_by_none_and_refused(tmp_path, module, data):
 @given(data=st.data())
 def test_damage_gives_facts_or_a_refusal(tmp_path_factory, module, text, data):
     raw = bytearray(text.encode())
-    for at, byte in data.draw(st.lists(st.tuples(st.integers(0, len(raw) - 1), st.integers(0, 255)), max_size=5)):
+    for at, byte in data.draw(
+        st.lists(st.tuples(st.integers(0, len(raw) - 1), st.integers(0, 255)), max_size=5)
+    ):
         raw[at] = byte
     path = tmp_path_factory.mktemp("damaged") / "run.log"
     path.write_bytes(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
@@ -154,19 +166,33 @@ def test_torchtitan(tmp_path):
 
 
 def test_torchtitan_validation_only_is_not_a_training_log(tmp_path):
-    facts = read(tmp_path, torchtitan_stdout, "validate step: 10  loss:  7.1234  memory: 1.00GiB(1.00%)  tps: 7,012\n")
-    assert {series.name for series in facts.series} == {"validate loss", "validate memory", "validate tps"}
+    facts = read(
+        tmp_path,
+        torchtitan_stdout,
+        "validate step: 10  loss:  7.1234  memory: 1.00GiB(1.00%)  tps: 7,012\n",
+    )
+    assert {series.name for series in facts.series} == {
+        "validate loss",
+        "validate memory",
+        "validate tps",
+    }
 
 
 def test_golden_losses_keep_every_digit(tmp_path):
     facts = read(tmp_path, torchtitan_golden, GOLDEN)
-    assert one(facts, "loss/mean").values.tolist() == [8.049097061157227, 7.75183629989624, 7.032886028289795]
+    assert one(facts, "loss/mean").values.tolist() == [
+        8.049097061157227,
+        7.75183629989624,
+        7.032886028289795,
+    ]
     torn = read(tmp_path, torchtitan_golden, GOLDEN + "4 6.15490")
     assert one(torn, "loss/mean").steps.tolist() == [1, 2, 3]
     assert torn.num_near_misses == 1
 
 
-@pytest.mark.parametrize("text", ["1 2\n2 3\n3 4\n", "3 1.5\n2 1.5\n1 1.5\n", "1 1.5\n2 x\n3 1.5\n", "1 1.5\n2 1.5\n"])
+@pytest.mark.parametrize(
+    "text", ["1 2\n2 3\n3 4\n", "3 1.5\n2 1.5\n1 1.5\n", "1 1.5\n2 x\n3 1.5\n", "1 1.5\n2 1.5\n"]
+)
 def test_a_table_that_is_no_golden_file_is_not_claimed(tmp_path, text):
     assert torchtitan_golden.claims(look(write(tmp_path, text))) == 0
 
@@ -187,7 +213,11 @@ def test_nanotron(tmp_path):
 def test_olmo_takes_only_the_lines_that_follow_a_header(tmp_path):
     facts = read(tmp_path, olmo_stdout, OLMO)
     loss = one(facts, "loss/mean")
-    assert (loss.steps.tolist(), loss.values[0], loss.written_as) == ([1000, 1001], 2.346, "train/CE loss")
+    assert (loss.steps.tolist(), loss.values[0], loss.written_as) == (
+        [1000, 1001],
+        2.346,
+        "train/CE loss",
+    )
     assert math.isnan(loss.values[1])
     assert one(facts, "grad/norm").values.tolist() == [0.8123, math.inf]
     assert one(facts, "tokens/total").values.tolist() == [4.19e9]
@@ -212,7 +242,8 @@ def test_composer_epochs_are_no_rollbacks(tmp_path):
 
 def test_composer_under_srun_with_spaces_for_tabs_and_a_batch_count_of_its_own(tmp_path):
     record = (
-        "0: [epoch={}][batch={}/5]:\n0:          Train time/batch: {}\n0:          Train loss/train/total: 8.4213\n"
+        "0: [epoch={}][batch={}/5]:\n0:          Train time/batch: {}\n0:          Train "
+        "loss/train/total: 8.4213\n"
     )
     facts = read(tmp_path, composer_stdout, record.format(1, 5, 4) + record.format(3, 1, 10))
     loss = one(facts, "loss/mean")
@@ -220,7 +251,10 @@ def test_composer_under_srun_with_spaces_for_tabs_and_a_batch_count_of_its_own(t
 
 
 def test_olmo_without_tabs_and_with_commas_in_the_step(tmp_path):
-    line = "2026-08-08 12:01:00 INFO [olmo_core.train.callbacks.console_logger:68] [step={},epoch=0,eta=5h11m]\n"
+    line = (
+        "2026-08-08 12:01:00 INFO [olmo_core.train.callbacks.console_logger:68] "
+        "[step={},epoch=0,eta=5h11m]\n"
+    )
     text = (
         line.format("1,100/2,000")
         + "    train/CE loss=6.2341\n"
@@ -298,9 +332,15 @@ def test_litgpt_keeps_every_iteration_of_a_step(tmp_path):
 
 def test_a_log_that_begins_anew_is_a_second_attempt(tmp_path):
     facts = read(
-        tmp_path, llmc_log, "s:5 trl:3.0 lr:0.1 norm:1.0\ns:4 trl:2.0 lr:0.1 norm:1.0\ns:5 trl:9.0 lr:0.1 norm:1.0\n"
+        tmp_path,
+        llmc_log,
+        "s:5 trl:3.0 lr:0.1 norm:1.0\ns:4 trl:2.0 lr:0.1 norm:1.0\ns:5 trl:9.0 lr:0.1 norm:1.0\n",
     )
-    losses = [(s.attempt, s.steps.tolist(), s.values.tolist()) for s in facts.series if s.name == "loss/mean"]
+    losses = [
+        (s.attempt, s.steps.tolist(), s.values.tolist())
+        for s in facts.series
+        if s.name == "loss/mean"
+    ]
     assert losses == [(0, [6], [3.0]), (1, [5, 6], [2.0, 9.0])]
     assert [(one.attempt, one.last_step, one.first_step) for one in facts.rollbacks] == [(1, 6, 5)]
 
@@ -315,7 +355,9 @@ def test_a_restart_of_all_ranks_is_one_rollback(tmp_path):
 
 def test_an_absurd_step_is_a_near_miss(tmp_path):
     facts = read(
-        tmp_path, nanogpt_stdout, "iter 1: loss 2.5, time 1.00ms\niter " + "9" * 400 + ": loss 2.5, time 1.00ms\n"
+        tmp_path,
+        nanogpt_stdout,
+        "iter 1: loss 2.5, time 1.00ms\niter " + "9" * 400 + ": loss 2.5, time 1.00ms\n",
     )
     assert (facts.num_matched, facts.num_near_misses) == (1, 1)
     assert any("could not be read" in problem for problem in facts.problems)
@@ -351,6 +393,8 @@ def test_endless_repetitions_cost_no_more_than_a_pass(tmp_path, token):
 
 def test_a_step_that_no_run_reaches_is_left_out(tmp_path):
     record = "[epoch={}][batch=1/{}]:\n\t Train loss/train/total: 2.0\n"
-    facts = read(tmp_path, composer_stdout, record.format(1, 100) + record.format(999999999, 10**17))
+    facts = read(
+        tmp_path, composer_stdout, record.format(1, 100) + record.format(999999999, 10**17)
+    )
     assert one(facts, "loss/mean").steps.tolist() == [1]
     assert any("no run reaches" in problem for problem in facts.problems)

@@ -1,4 +1,7 @@
-"""`.wandb` files: rows at the step that the run logged, nonfinite numbers, and what a damaged file still tells."""
+"""`.wandb` files.
+
+Rows at the step that the run logged, nonfinite numbers, and what a damaged file still tells.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from telemetry_files import CORPUS, FIXTURES, LFS_POINTER, NUM_STEPS, loss, one,
 
 from spiketriage.errors import EvidenceError
 from spiketriage.readers.look import look
-from spiketriage.readers.telemetry import wandb_file, wandb_summary
-from spiketriage.readers.telemetry.names import DEFAULT, Names
+from spiketriage.readers.telemetry.series.names import DEFAULT, Names
+from spiketriage.readers.telemetry.stores import wandb_file, wandb_summary
 
 STEPPED = FIXTURES / "wandb" / "run-stepped.wandb"
 CALLS = FIXTURES / "wandb" / "run-calls.wandb"
@@ -29,7 +32,11 @@ def test_a_logged_step_key_is_preferred_to_the_count_of_log_calls() -> None:
     assert found.times_s is not None
     assert found.times_s[3] == 1_700_000_003
     assert set(one(facts, "train/inf").values.tolist()) == {math.inf}
-    assert (facts.problems, facts.identity["run_id"], facts.identity["config/lr"]) == ((), "abc123", "0.01")
+    assert (facts.problems, facts.identity["run_id"], facts.identity["config/lr"]) == (
+        (),
+        "abc123",
+        "0.01",
+    )
 
 
 def test_without_a_step_key_the_steps_are_not_trusted() -> None:
@@ -64,7 +71,9 @@ def test_a_file_that_is_none_of_these(tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(cut=st.integers(7, STEPPED.stat().st_size - 1))
-def test_whatever_precedes_a_truncation_is_kept(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_whatever_precedes_a_truncation_is_kept(
+    cut: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.mktemp("cut") / "run.wandb"
     path.write_bytes(STEPPED.read_bytes()[:cut])
     facts = wandb_file.read(path, DEFAULT)
@@ -76,14 +85,19 @@ def test_whatever_precedes_a_truncation_is_kept(cut: int, tmp_path_factory: pyte
 
 @settings(max_examples=50, deadline=None)
 @given(at=st.integers(7, STEPPED.stat().st_size - 1), bits=st.integers(1, 255))
-def test_no_flip_invents_a_point(at: int, bits: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_no_flip_invents_a_point(
+    at: int, bits: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     data = bytearray(STEPPED.read_bytes())
     data[at] ^= bits
     path = tmp_path_factory.mktemp("flip") / "run.wandb"
     path.write_bytes(data)
     facts = wandb_file.read(path, DEFAULT)
-    whole = {(s.name, *pair) for s in wandb_file.read(STEPPED, DEFAULT).series for pair in points(s)}
-    # Where every row of one key were lost, another key would be the step; one flip cannot do that here.
+    whole = {
+        (s.name, *pair) for s in wandb_file.read(STEPPED, DEFAULT).series for pair in points(s)
+    }
+    # Where every row of one key were lost, another key would be the step; one flip cannot do that
+    # here.
     assert {(s.name, *pair) for s in facts.series for pair in points(s)} <= whole
     is_padding = len(facts.series) == 3 and sum(len(s.steps) for s in facts.series) == len(whole)
     assert facts.problems or is_padding

@@ -1,4 +1,7 @@
-"""What the recorder writes, read back by the desk's own reader: nothing is lost, and a crash costs one step at most."""
+"""What the recorder writes, read back by the desk's own reader.
+
+Nothing is lost, and a crash costs one step at most.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from hypothesis import strategies as st
 from recording import IDENTITY, ROOT
 
 from spiketriage import digests
-from spiketriage.readers.telemetry.native import read_segment
-from spiketriage.records import Link
-from spiketriage.train.recorder import Recorder
+from spiketriage.nouns.telemetry import Link
+from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.train.recording.recorder import Recorder
 from spiketriage.wire import telemetry as wire
 
 FOREIGN = """
@@ -47,7 +50,9 @@ def record_steps(folder: Path, steps: range, **options: Any) -> Path:
 def test_everything_that_was_recorded_is_read_back(tmp_path: Path) -> None:
     weight = torch.tensor([[1.0, -2.0], [3.5, 0.0]])
     with Recorder(tmp_path, rank=1, identity=IDENTITY) as recorder:
-        recorder.loaded(step=6, generation="step-000006", fields={"rng": "aa"}, tensors={"params": {"w": "bb"}})
+        recorder.loaded(
+            step=6, generation="step-000006", fields={"rng": "aa"}, tensors={"params": {"w": "bb"}}
+        )
         with recorder.step(7) as step:
             step.ids({"rows": [["d3", "d1"]]})
             step.content({"d3": digests.of_bytes(b"three"), "d1": digests.of_bytes(b"one")})
@@ -92,13 +97,17 @@ def test_the_links_that_hold_a_nan_or_an_infinity_are_named_in_chain_order(tmp_p
 def test_equal_values_have_equal_digests_however_they_lie_in_memory(tmp_path: Path) -> None:
     square = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
     with Recorder(tmp_path, rank=0, identity=IDENTITY) as recorder, recorder.step(1) as step:
-        step.tensors("optimizer", {"plain": square, "strided": square.t().contiguous().t(), "other": -square})
+        step.tensors(
+            "optimizer", {"plain": square, "strided": square.t().contiguous().t(), "other": -square}
+        )
     found = read_segment(recorder.path).steps[0].digests
     assert found[Link("optimizer", "plain")] == found[Link("optimizer", "strided")]
     assert found[Link("optimizer", "plain")] != found[Link("optimizer", "other")]
 
 
-def test_each_digest_is_of_the_bytes_as_they_are_and_a_nan_that_stays_is_named_each_time(tmp_path: Path) -> None:
+def test_each_digest_is_of_the_bytes_as_they_are_and_a_nan_that_stays_is_named_each_time(
+    tmp_path: Path,
+) -> None:
     weight = torch.nn.Parameter(torch.ones(4))
     with Recorder(tmp_path, rank=0, identity=IDENTITY) as recorder:
         for number in (1, 2, 3):
@@ -115,7 +124,11 @@ def test_each_digest_is_of_the_bytes_as_they_are_and_a_nan_that_stays_is_named_e
     before, after = Link("params_before", "w"), Link("params_after", "w")
     assert second.digests[before] == first.digests[after] != first.digests[before]
     assert third.digests[before] != second.digests[after]
-    assert [record.nonfinite for record in (first, second, third)] == [(after,), (before, after), (before, after)]
+    assert [record.nonfinite for record in (first, second, third)] == [
+        (after,),
+        (before, after),
+        (before, after),
+    ]
 
 
 def test_links_may_change_from_step_to_step(tmp_path: Path) -> None:
@@ -153,11 +166,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def test_a_segment_cut_anywhere_still_gives_every_step_before_the_cut(
     tmp_path_factory: pytest.TempPathFactory, whole: bytes, place: float
 ) -> None:
-    ends = [frame.end for frame in wire.iter_frames(whole) if frame.kind in (wire.HEADER, wire.STEP)]
+    ends = [
+        frame.end for frame in wire.iter_frames(whole) if frame.kind in (wire.HEADER, wire.STEP)
+    ]
     cut = ends[0] + int(place * (len(whole) - ends[0]))
     path = tmp_path_factory.getbasetemp() / "cut.seg"
     path.write_bytes(whole[:cut])
-    assert [record.step for record in read_segment(path).steps] == list(range(1, 1 + sum(e <= cut for e in ends[1:])))
+    assert [record.step for record in read_segment(path).steps] == list(
+        range(1, 1 + sum(e <= cut for e in ends[1:]))
+    )
 
 
 def test_a_process_that_is_killed_inside_a_step_loses_that_step_alone(tmp_path: Path) -> None:
@@ -166,7 +183,7 @@ def test_a_process_that_is_killed_inside_a_step_loses_that_step_alone(tmp_path: 
         "sys.path.insert(0, sys.argv[2])\n"
         "import torch\n"
         "from recording import IDENTITY\n"
-        "from spiketriage.train.recorder import Recorder\n"
+        "from spiketriage.train.recording.recorder import Recorder\n"
         "from pathlib import Path\n"
         "with Recorder(Path(sys.argv[1]), rank=0, identity=IDENTITY) as recorder:\n"
         "    for number in range(1, 9):\n"
@@ -176,13 +193,17 @@ def test_a_process_that_is_killed_inside_a_step_loses_that_step_alone(tmp_path: 
         "                os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path), str(ROOT / "tests")]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120, check=False)
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120, check=False
+    )
     assert done.returncode == -9
     segment = read_segment(tmp_path / "rank-00000.attempt-000.seg")
     assert ([record.step for record in segment.steps], segment.torn_bytes) == ([1, 2, 3, 4], 0)
 
 
-def test_a_disk_that_fails_never_stops_training_and_is_told_by_the_next_record(tmp_path: Path) -> None:
+def test_a_disk_that_fails_never_stops_training_and_is_told_by_the_next_record(
+    tmp_path: Path,
+) -> None:
     recorder = Recorder(tmp_path, rank=0, identity=IDENTITY)
     kept = os.dup(recorder._file.descriptor)
     with recorder.step(1) as step:
@@ -200,17 +221,23 @@ def test_a_disk_that_fails_never_stops_training_and_is_told_by_the_next_record(t
     os.close(read_only)
     os.close(kept)
     assert [record.step for record in read_segment(recorder.path).steps] == [1, 4]
-    steps = [frame for frame in wire.iter_frames(recorder.path.read_bytes()) if frame.kind == wire.STEP]
+    steps = [
+        frame for frame in wire.iter_frames(recorder.path.read_bytes()) if frame.kind == wire.STEP
+    ]
     layouts = {0: (Link("ids", "all"),)}
     assert [wire.decode_step(frame.payload, layouts)[0]["num_dropped"] for frame in steps] == [0, 2]
 
 
-def test_a_step_recorded_while_the_disk_failed_does_not_cost_the_steps_after_it(tmp_path: Path) -> None:
+def test_a_step_recorded_while_the_disk_failed_does_not_cost_the_steps_after_it(
+    tmp_path: Path,
+) -> None:
     recorder = Recorder(tmp_path, rank=0, identity=IDENTITY)
     kept = os.dup(recorder._file.descriptor)
     read_only = os.open(os.devnull, os.O_RDONLY)
     os.dup2(read_only, recorder._file.descriptor)
-    with recorder.step(1) as step:  # the first record with these links, and with it their layout, is lost
+    with recorder.step(
+        1
+    ) as step:  # the first record with these links, and with it their layout, is lost
         step.ids(1)
     os.dup2(kept, recorder._file.descriptor)
     for number in (2, 3):
@@ -223,18 +250,21 @@ def test_a_step_recorded_while_the_disk_failed_does_not_cost_the_steps_after_it(
     assert ([record.step for record in segment.steps], segment.problem) == ([2, 3], "")
 
 
-def test_a_write_that_the_disk_takes_in_part_does_not_cost_the_steps_after_it(tmp_path: Path) -> None:
+def test_a_write_that_the_disk_takes_in_part_does_not_cost_the_steps_after_it(
+    tmp_path: Path,
+) -> None:
     program = (
         "import resource, signal, sys\n"
         "sys.path.insert(0, sys.argv[2])\n"
         "from recording import IDENTITY\n"
-        "from spiketriage.train.recorder import Recorder\n"
+        "from spiketriage.train.recording.recorder import Recorder\n"
         "from pathlib import Path\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "with Recorder(Path(sys.argv[1]), rank=0, identity=IDENTITY) as recorder:\n"
         "    for number in range(1, 7):\n"
         "        size = recorder.path.stat().st_size\n"
-        "        limit = size + 20 if number == 3 else resource.RLIM_INFINITY\n"  # the disk is full for one step
+        # the disk is full for one step
+        "        limit = size + 20 if number == 3 else resource.RLIM_INFINITY\n"
         "        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))\n"
         "        with recorder.step(number) as step:\n"
         "            step.ids(number)\n"
@@ -242,7 +272,9 @@ def test_a_write_that_the_disk_takes_in_part_does_not_cost_the_steps_after_it(tm
     )
     command = [sys.executable, "-c", program, str(tmp_path), str(ROOT / "tests")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
     segment = read_segment(tmp_path / "rank-00000.attempt-000.seg")
     assert [record.step for record in segment.steps] == [1, 2, 4, 5, 6]
@@ -251,5 +283,7 @@ def test_a_write_that_the_disk_takes_in_part_does_not_cost_the_steps_after_it(tm
 def test_the_training_side_loads_neither_the_desk_nor_its_libraries() -> None:
     command = [sys.executable, "-c", FOREIGN]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
     assert (done.stdout, done.returncode) == ("[] []\n", 0), done.stderr

@@ -1,4 +1,7 @@
-"""The recorder under fire: killed inside any write, on a disk that stalls, over its budget. Training never waits."""
+"""The recorder under fire.
+
+Killed inside any write, on a disk that stalls, over its budget. Training never waits.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,18 @@ import pytest
 import torch
 from recording import IDENTITY, ROOT
 
-from spiketriage.readers.telemetry.native import read_segment
-from spiketriage.readers.telemetry.ring import read_ring
-from spiketriage.train.batch_signals import record_batch, record_logz
-from spiketriage.train.layers import LayerStatistics
-from spiketriage.train.observer import Observer
-from spiketriage.train.recorder import Recorder
-from spiketriage.train.step_recorder import StepRecorder
+from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.run.ring import read_ring
+from spiketriage.train.recording.batch_signals import record_batch, record_logz
+from spiketriage.train.recording.layers import LayerStatistics
+from spiketriage.train.recording.observer import Observer
+from spiketriage.train.recording.recorder import Recorder
+from spiketriage.train.recording.step_recorder import StepRecorder
 from spiketriage.wire import telemetry as wire
 
 NUM_KILLS = 100
-# One process imports torch and forks the victims: each records small steps and says through a pipe which are over.
+# One process imports torch and forks the victims: each records small steps and says through a pipe
+# which are over.
 VICTIMS = """
 import os, signal, sys, time
 sys.path.insert(0, sys.argv[2])
@@ -64,15 +68,24 @@ for line in sys.stdin:
 """
 
 
-def test_killed_a_hundred_times_at_random_points_everything_before_is_readable(tmp_path: Path) -> None:
+def test_killed_a_hundred_times_at_random_points_everything_before_is_readable(
+    tmp_path: Path,
+) -> None:
     chooser = random.Random(7)
     orders = "".join(
-        f"k{n} {chooser.uniform(0, 0.02):.6f} {chooser.choice((10, 3000, 200000))}\n" for n in range(NUM_KILLS)
+        f"k{n} {chooser.uniform(0, 0.02):.6f} {chooser.choice((10, 3000, 200000))}\n"
+        for n in range(NUM_KILLS)
     )
     command = [sys.executable, "-c", VICTIMS, str(tmp_path), str(ROOT / "tests")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command, env=environment, input=orders, capture_output=True, text=True, timeout=300, check=False
+        command,
+        env=environment,
+        input=orders,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     finished = [line.split() for line in done.stdout.splitlines()]
@@ -85,8 +98,12 @@ def test_killed_a_hundred_times_at_random_points_everything_before_is_readable(t
         assert segment.num_dropped == 0
         kept = read_ring(tmp_path / name / "rank-00000.attempt-000.ring")
         assert len(kept.problems) <= 1  # the slot that was being written
-        assert {batch.step for batch in kept.batches} >= set(range(max(1, int(last) - 1), int(last) + 1))
-        assert all(batch.tokens == tuple(range(batch.step, batch.step + 300)) for batch in kept.batches)
+        assert {batch.step for batch in kept.batches} >= set(
+            range(max(1, int(last) - 1), int(last) + 1)
+        )
+        assert all(
+            batch.tokens == tuple(range(batch.step, batch.step + 300)) for batch in kept.batches
+        )
 
 
 @contextmanager
@@ -105,11 +122,17 @@ def drained(descriptor: int) -> Iterator[bytearray]:
     reader.join()
 
 
-def test_a_disk_that_takes_nothing_stops_no_step_and_the_file_says_what_it_lacks(tmp_path: Path) -> None:
+def test_a_disk_that_takes_nothing_stops_no_step_and_the_file_says_what_it_lacks(
+    tmp_path: Path,
+) -> None:
     pipe = tmp_path / "stalled.seg"
     os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # nobody reads: 64 KiB, then writes hang for good
-    recorder = Recorder(tmp_path, rank=0, identity=IDENTITY, path=pipe, patience_s=0.01, budget_share=None)
+    reader = os.open(
+        pipe, os.O_RDONLY | os.O_NONBLOCK
+    )  # nobody reads: 64 KiB, then writes hang for good
+    recorder = Recorder(
+        tmp_path, rank=0, identity=IDENTITY, path=pipe, patience_s=0.01, budget_share=None
+    )
     for number in range(1, 501):
         with recorder.step(number) as step:
             step.ids(["x" * 2000, number])
@@ -121,7 +144,9 @@ def test_a_disk_that_takes_nothing_stops_no_step_and_the_file_says_what_it_lacks
     segment = read_segment(tmp_path / "read.seg")
     assert segment.problem == ""
     assert segment.num_dropped == recorder.num_dropped == 500 - len(segment.steps)
-    assert [notice.text for notice in segment.notices] == [f"{recorder.num_dropped} records or batches were dropped"]
+    assert [notice.text for notice in segment.notices] == [
+        f"{recorder.num_dropped} records or batches were dropped"
+    ]
 
 
 def test_closing_on_a_disk_that_never_comes_back_ends(tmp_path: Path) -> None:
@@ -166,7 +191,8 @@ def test_over_its_budget_it_thins_and_says_so(tmp_path: Path) -> None:
     assert {len(record.digests) for record in thinned} == {16}
     assert {record.metrics["recorder/thinning"] for record in thinned} == {1.0}
     assert all(record.metrics["loss/sum"] == 1.0 for record in segment.steps)
-    # Every tensor has its turn, and what is digested after a step is digested again before the next one.
+    # Every tensor has its turn, and what is digested after a step is digested again before the next
+    # one.
     assert len({link.key for record in thinned[:8] for link in record.digests}) == 64
     for earlier, later in pairwise(thinned):
         after = {link.key for link in earlier.digests if link.stage == "params_after"}
@@ -210,7 +236,9 @@ class Counter:
         self.is_on = True
 
 
-def one_step(model: torch.nn.Module, optimizer: Any, observer: Observer, step: StepRecorder, counter: Counter) -> None:
+def one_step(
+    model: torch.nn.Module, optimizer: Any, observer: Observer, step: StepRecorder, counter: Counter
+) -> None:
     observer.begin(step)
     out = model(torch.randn(4, 8))  # counted too: the hooks of the layers run in it
     with counter.off():
@@ -226,7 +254,9 @@ def one_step(model: torch.nn.Module, optimizer: Any, observer: Observer, step: S
     optimizer.zero_grad()
 
 
-def test_a_recorded_step_asks_no_tensor_for_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorded_step_asks_no_tensor_for_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(25)])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     counter = Counter(monkeypatch)
@@ -256,7 +286,10 @@ def test_a_recorded_step_asks_no_tensor_for_its_value(tmp_path: Path, monkeypatc
 
 
 def test_a_step_that_never_ends_is_in_the_file_while_it_hangs(tmp_path: Path) -> None:
-    with Recorder(tmp_path, rank=0, identity=IDENTITY, stall_after_s=0.01) as recorder, recorder.step(1) as step:
+    with (
+        Recorder(tmp_path, rank=0, identity=IDENTITY, stall_after_s=0.01) as recorder,
+        recorder.step(1) as step,
+    ):
         step.ids(1)
         step.tensor("local_gradient", "w", torch.zeros(3))
         while not (notices := read_or_nothing(recorder.path)):

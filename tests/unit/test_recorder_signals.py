@@ -1,4 +1,7 @@
-"""Every signal against an independent route: torch in float64, Python integers, or arithmetic by hand."""
+"""Every signal against an independent route.
+
+Torch in float64, Python integers, or arithmetic by hand.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,19 @@ from recording import IDENTITY
 from torch import nn
 
 from spiketriage.errors import CorruptFileError
-from spiketriage.readers.telemetry.native import read_segment
-from spiketriage.readers.telemetry.ring import read_ring
-from spiketriage.records import Link, Segment
-from spiketriage.train import fingerprint as device_digest
-from spiketriage.train.batch_signals import record_batch, record_logz
-from spiketriage.train.budget import LEVELS, Budget
-from spiketriage.train.expert_signals import record_router
-from spiketriage.train.fp8_signals import record_fallback, record_fp8
-from spiketriage.train.identity import identify
-from spiketriage.train.layers import LayerStatistics, attention_logit_max
-from spiketriage.train.observer import Observer
-from spiketriage.train.recorder import Recorder
-from spiketriage.train.tensors import digest
+from spiketriage.nouns.telemetry import Link, Segment
+from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.run.ring import read_ring
+from spiketriage.train.recording import fingerprint as device_digest
+from spiketriage.train.recording.batch_signals import record_batch, record_logz
+from spiketriage.train.recording.budget import LEVELS, Budget
+from spiketriage.train.recording.expert_signals import record_router
+from spiketriage.train.recording.fp8_signals import record_fallback, record_fp8
+from spiketriage.train.recording.identity import identify
+from spiketriage.train.recording.layers import LayerStatistics, attention_logit_max
+from spiketriage.train.recording.observer import Observer
+from spiketriage.train.recording.recorder import Recorder
+from spiketriage.train.recording.tensors import digest
 from spiketriage.wire.chain import METRICS, SERIES
 
 
@@ -50,7 +53,9 @@ def model_of(width: int, depth: int = 2) -> nn.Sequential:
     return nn.Sequential(*[nn.Linear(width, width) for _ in range(depth)])
 
 
-def train(model: nn.Module, recorder: Recorder, num_steps: int, **options: Any) -> list[dict[str, float]]:
+def train(
+    model: nn.Module, recorder: Recorder, num_steps: int, **options: Any
+) -> list[dict[str, float]]:
     """Train with the observer and return what float64 says of each step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1)
     observer = Observer(model.named_parameters(), optimizer, recorder=recorder, **options)
@@ -59,15 +64,22 @@ def train(model: nn.Module, recorder: Recorder, num_steps: int, **options: Any) 
         with recorder.step(number) as step:
             before = [one.detach().double().clone() for one in model.parameters()]
             weight = next(model.parameters())
-            model(torch.randn(16, weight.shape[1], dtype=weight.dtype) * number).square().mean().backward()
-            norm = math.sqrt(sum(float(one.grad.double().square().sum()) for one in model.parameters()))
+            model(
+                torch.randn(16, weight.shape[1], dtype=weight.dtype) * number
+            ).square().mean().backward()
+            norm = math.sqrt(
+                sum(float(one.grad.double().square().sum()) for one in model.parameters())
+            )
             observer.local_gradients(step)
             given = observer.reduced_gradients(step)
             nn.utils.clip_grads_with_norm_(model.parameters(), 0.5, given)
             observer.clipped(step, given, 0.5)
             optimizer.step()
             observer.updated(step)
-            change = [one.detach().double() - old for one, old in zip(model.parameters(), before, strict=True)]
+            change = [
+                one.detach().double() - old
+                for one, old in zip(model.parameters(), before, strict=True)
+            ]
             ratios = []
             for one in model.parameters():
                 state = optimizer.state[one]
@@ -93,7 +105,9 @@ def train(model: nn.Module, recorder: Recorder, num_steps: int, **options: Any) 
 
 
 @pytest.mark.parametrize("stride", [1, 4])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 2e-2), (torch.float64, 2e-6)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 2e-2), (torch.float64, 2e-6)]
+)
 def test_norms_update_and_rms_are_those_of_float64(
     tmp_path: Path, dtype: torch.dtype, tolerance: float, stride: int
 ) -> None:
@@ -101,8 +115,12 @@ def test_norms_update_and_rms_are_those_of_float64(
     truth = train(model_of(40).to(dtype), recorder, 5)
     segment = read(recorder)
     for record, expected in zip(segment.steps, truth, strict=True):
-        assert {name: record.metrics[name] for name in expected} == pytest.approx(expected, rel=tolerance)
-        assert math.hypot(*record.series["grad/norm_per_tensor"]) == pytest.approx(expected["grad/norm"], rel=1e-5)
+        assert {name: record.metrics[name] for name in expected} == pytest.approx(
+            expected, rel=tolerance
+        )
+        assert math.hypot(*record.series["grad/norm_per_tensor"]) == pytest.approx(
+            expected["grad/norm"], rel=1e-5
+        )
         assert max(record.series["rms_t/per_tensor"]) == record.metrics["rms_t/max"]
     (names,) = [notice.data["names"] for notice in segment.notices if notice.kind == "tensors"]
     assert names == ["0.weight", "0.bias", "1.weight", "1.bias"]
@@ -114,12 +132,16 @@ def test_a_sample_of_large_tensors_estimates_what_all_elements_say(tmp_path: Pat
     truth = train(model_of(512), recorder, 3)
     for record, expected in zip(read(recorder).steps, truth, strict=True):
         assert record.metrics["recorder/sample_stride"] == 16
-        assert record.metrics["grad/norm"] == pytest.approx(expected["grad/norm"], rel=1e-5)  # never sampled
+        assert record.metrics["grad/norm"] == pytest.approx(
+            expected["grad/norm"], rel=1e-5
+        )  # never sampled
         assert record.metrics["update/norm"] == pytest.approx(expected["update/norm"], rel=0.05)
         assert record.metrics["rms_t/max"] == pytest.approx(expected["rms_t/max"], rel=0.1)
 
 
-def test_an_optimizer_without_second_moments_is_recorded_without_rms_and_says_so(tmp_path: Path) -> None:
+def test_an_optimizer_without_second_moments_is_recorded_without_rms_and_says_so(
+    tmp_path: Path,
+) -> None:
     model, recorder = model_of(8), recorder_in(tmp_path)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     observer = Observer(model.named_parameters(), optimizer, recorder=recorder)
@@ -131,7 +153,9 @@ def test_an_optimizer_without_second_moments_is_recorded_without_rms_and_says_so
     segment = read(recorder)
     assert segment.steps[0].metrics["update/norm"] == pytest.approx(0.5 * float(norm))
     assert "rms_t/max" not in segment.steps[0].metrics
-    assert {notice.text.partition(":")[0] for notice in segment.notices if notice.kind == "off"} == {
+    assert {
+        notice.text.partition(":")[0] for notice in segment.notices if notice.kind == "off"
+    } == {
         "rms_t",
         "grad/norm_local",
     }
@@ -140,7 +164,13 @@ def test_an_optimizer_without_second_moments_is_recorded_without_rms_and_says_so
 def test_what_is_no_number_is_left_out_and_named(tmp_path: Path) -> None:
     recorder = recorder_in(tmp_path)
     with recorder.step(1) as step:
-        step.log({"lr": np.float32(0.5), "eps": object(), "loss/sum": torch.tensor(2.0, requires_grad=True)})  # type: ignore[dict-item]
+        step.log(
+            {
+                "lr": np.float32(0.5),
+                "eps": object(),
+                "loss/sum": torch.tensor(2.0, requires_grad=True),
+            }
+        )  # type: ignore[dict-item]
     segment = read(recorder)
     assert {name: segment.steps[0].metrics.get(name) for name in ("lr", "eps", "loss/sum")} == {
         "lr": 0.5,
@@ -152,7 +182,9 @@ def test_what_is_no_number_is_left_out_and_named(tmp_path: Path) -> None:
 
 def test_a_nonfinite_gradient_is_marked_even_when_its_digest_has_no_turn(tmp_path: Path) -> None:
     model, recorder = model_of(8), recorder_in(tmp_path, digest_period=4)
-    observer = Observer(model.named_parameters(), torch.optim.AdamW(model.parameters()), recorder=recorder)
+    observer = Observer(
+        model.named_parameters(), torch.optim.AdamW(model.parameters()), recorder=recorder
+    )
     for number in range(1, 5):
         with recorder.step(number) as step:
             model(torch.ones(2, 8)).sum().backward()
@@ -168,7 +200,9 @@ def test_a_nonfinite_gradient_is_marked_even_when_its_digest_has_no_turn(tmp_pat
     ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e5m2])
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e5m2]
+)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_finiteness_is_exact_in_every_dtype(dtype: torch.dtype, bad: float) -> None:
     values = torch.ones(300)
@@ -204,14 +238,21 @@ def twice_multilinear(data: bytes) -> list[int]:
 
 def test_the_device_fingerprint_is_the_one_that_is_described() -> None:
     torch.manual_seed(0)
-    for values in (torch.randn(5001), torch.arange(7, dtype=torch.uint8), torch.randn(3, 3).bfloat16(), torch.zeros(0)):
+    for values in (
+        torch.randn(5001),
+        torch.arange(7, dtype=torch.uint8),
+        torch.randn(3, 3).bfloat16(),
+        torch.zeros(0),
+    ):
         found = [one & ((1 << 64) - 1) for one in device_digest.fingerprint(values).tolist()]
         assert found == twice_multilinear(values.reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 9999), st.integers(0, 9999), st.integers(0, 31))
-def test_the_device_fingerprint_sees_flips_swaps_and_paired_sign_flips(left: int, right: int, bit: int) -> None:
+def test_the_device_fingerprint_sees_flips_swaps_and_paired_sign_flips(
+    left: int, right: int, bit: int
+) -> None:
     values = torch.arange(1, 10_001, dtype=torch.int32) * 7919
     seen = {tuple(device_digest.fingerprint(values).tolist())}
     flipped = values.clone()
@@ -236,7 +277,9 @@ class Attention(nn.Module):
 
 def layered() -> tuple[nn.Sequential, list[torch.Tensor]]:
     torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(6, 6), Attention(), nn.Linear(6, 2)), [torch.randn(2, 5, 6) for _ in range(2)]
+    return nn.Sequential(nn.Linear(6, 6), Attention(), nn.Linear(6, 2)), [
+        torch.randn(2, 5, 6) for _ in range(2)
+    ]
 
 
 def expected_layers(model: nn.Sequential, batches: list[torch.Tensor]) -> dict[str, list[float]]:
@@ -256,7 +299,12 @@ def expected_layers(model: nn.Sequential, batches: list[torch.Tensor]) -> dict[s
 
 @pytest.mark.parametrize(
     ("backend", "dtype"),
-    [("", torch.float32), ("", torch.bfloat16), ("eager", torch.float32), ("aot_eager", torch.bfloat16)],
+    [
+        ("", torch.float32),
+        ("", torch.bfloat16),
+        ("eager", torch.float32),
+        ("aot_eager", torch.bfloat16),
+    ],
 )
 def test_layer_statistics_cover_all_microbatches_compiled_or_not(
     tmp_path: Path, backend: str, dtype: torch.dtype
@@ -290,7 +338,9 @@ def test_hooks_that_a_compiled_model_passes_by_are_said_to_be_off(tmp_path: Path
         called(batches[0])
         layers.record(step)
     segment = read(recorder)
-    if "activations/rms" not in segment.steps[0].series:  # a torch that looks for late hooks has nothing to confess
+    if (
+        "activations/rms" not in segment.steps[0].series
+    ):  # a torch that looks for late hooks has nothing to confess
         (notice,) = [notice for notice in segment.notices if notice.kind == "off"]
         assert "their hooks did not run" in notice.text
         assert "0, 1, 2" in notice.text
@@ -310,7 +360,9 @@ def test_attention_maximum_is_that_of_the_masked_product() -> None:
     full = q.double() @ k.double().transpose(-1, -2) / 2
     causal = full.masked_fill(~torch.ones(9, 9, dtype=torch.bool).tril(), -math.inf)
     assert float(attention_logit_max(q, k, rows=4)) == pytest.approx(float(causal.max()), rel=1e-5)
-    assert float(attention_logit_max(q, k, is_causal=False, rows=4)) == pytest.approx(float(full.max()), rel=1e-5)
+    assert float(attention_logit_max(q, k, is_causal=False, rows=4)) == pytest.approx(
+        float(full.max()), rel=1e-5
+    )
 
 
 def test_batch_and_log_partition_signals(tmp_path: Path) -> None:
@@ -334,19 +386,30 @@ def test_batch_and_log_partition_signals(tmp_path: Path) -> None:
 
 def test_router_signals(tmp_path: Path) -> None:
     recorder = recorder_in(tmp_path)
-    logits = torch.tensor([[0.0, 0.0, 0.0, 0.0], [math.log(3), 0.0, -math.inf, -math.inf], [9.0, 9.0, 9.0, 9.0]])
+    logits = torch.tensor(
+        [[0.0, 0.0, 0.0, 0.0], [math.log(3), 0.0, -math.inf, -math.inf], [9.0, 9.0, 9.0, 9.0]]
+    )
     expert = torch.tensor([[0, 1], [0, 1], [3, 3]])
     kept = torch.tensor([[True, True], [False, True], [True, True]])
     bias = torch.tensor([0.5, 0.0, 0.0, -1.0])
     with recorder.step(1) as step:
-        record_router(step, logits, expert, valid_N=torch.tensor([True, True, False]), kept_NC=kept, bias_E=bias)
+        record_router(
+            step,
+            logits,
+            expert,
+            valid_N=torch.tensor([True, True, False]),
+            kept_NC=kept,
+            bias_E=bias,
+        )
         bias.zero_()  # the balancing step comes before the record is written
         record_router(step, logits[:1], expert[:1])
     (record,) = read(recorder).steps
     assert record.series["moe/load"] == (1, 2, 0, 0, 1, 1, 0, 0)
     assert record.series["moe/drop_share"] == pytest.approx((0.25, 0))
     skewed = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
-    assert record.series["moe/router_entropy"] == pytest.approx(((math.log(4) + skewed) / 2, math.log(4)), rel=1e-6)
+    assert record.series["moe/router_entropy"] == pytest.approx(
+        ((math.log(4) + skewed) / 2, math.log(4)), rel=1e-6
+    )
     assert record.series["moe/load_entropy"] == pytest.approx(
         (-(math.log(1 / 3) / 3 + 2 / 3 * math.log(2 / 3)), math.log(2)), rel=1e-6
     )
@@ -359,16 +422,26 @@ def test_fp8_signals_are_what_the_cast_does(tmp_path: Path, dtype: torch.dtype) 
     values = torch.cat([torch.logspace(-9, 9, 2001), torch.zeros(5), -torch.logspace(-9, 9, 2001)])
     scale = torch.tensor(0.5)
     with recorder.step(1) as step:
-        record_fp8(step, values, scale, dtype, history_A=torch.tensor([1.0, 7.0, 2.0]), delay_steps=1)
+        record_fp8(
+            step, values, scale, dtype, history_A=torch.tensor([1.0, 7.0, 2.0]), delay_steps=1
+        )
         record_fallback(step, recorder, ["head.weight"])
     segment = read(recorder)
     limit = torch.finfo(dtype).max
     stored = (values * scale).clamp(-limit, limit).to(dtype).float()
     series = segment.steps[0].series
     assert series["fp8/amax"] == pytest.approx((1e9,))
-    assert series["fp8/underflow_share"] == pytest.approx((float(((stored == 0) & (values != 0)).float().mean()),))
-    assert series["fp8/saturated_share"] == pytest.approx((float((values.abs() * 0.5 > limit).float().mean()),))
-    assert (series["fp8/scale"], series["fp8/scale_delay_steps"], series["fp8/amax_history"]) == ((0.5,), (1,), (7,))
+    assert series["fp8/underflow_share"] == pytest.approx(
+        (float(((stored == 0) & (values != 0)).float().mean()),)
+    )
+    assert series["fp8/saturated_share"] == pytest.approx(
+        (float((values.abs() * 0.5 > limit).float().mean()),)
+    )
+    assert (series["fp8/scale"], series["fp8/scale_delay_steps"], series["fp8/amax_history"]) == (
+        (0.5,),
+        (1,),
+        (7,),
+    )
     assert segment.steps[0].metrics["fp8/num_fallback"] == 1
     assert [notice.text for notice in segment.notices] == ["not in FP8: head.weight"]
 
@@ -385,9 +458,15 @@ def test_the_ring_keeps_the_last_batches_with_the_state_before_the_forward(tmp_p
     segment = read(recorder)
     found = read_ring(recorder.path.with_suffix(".ring"))
     assert found.problems == ()
-    assert [(batch.step, batch.sequence, batch.shape) for batch in found.batches] == [(n, n, (2, 3)) for n in (3, 4, 5)]
+    assert [(batch.step, batch.sequence, batch.shape) for batch in found.batches] == [
+        (n, n, (2, 3)) for n in (3, 4, 5)
+    ]
     last = found.batches[-1]
-    assert (last.tokens, last.documents, last.cursor) == ((0, 5, 10, 15, 20, 25), [["d5"], ["e"]], {"position": 5})
+    assert (last.tokens, last.documents, last.cursor) == (
+        (0, 5, 10, 15, 20, 25),
+        [["d5"], ["e"]],
+        {"position": 5},
+    )
     torch.set_rng_state(torch.frombuffer(bytearray.fromhex(last.rng["torch"]), dtype=torch.uint8))
     assert torch.equal(torch.get_rng_state(), states[-1])
     assert [record.cursor for record in segment.steps] == [{"position": n} for n in range(1, 6)]
@@ -431,7 +510,9 @@ def test_a_batch_too_large_for_its_slot_is_counted(tmp_path: Path) -> None:
     assert [batch.step for batch in read_ring(recorder.path.with_suffix(".ring")).batches] == [1, 3]
 
 
-def test_identity_holds_what_is_asked_for_and_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identity_holds_what_is_asked_for_and_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("code/a.py", "config.json", "tokenizer.json", "index.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -480,7 +561,9 @@ def test_the_budget_comes_back_after_a_busy_spell() -> None:
     assert budget.number == 0
 
 
-def test_thinned_to_the_last_level_the_gradient_norm_stays_and_the_update_has_its_turn(tmp_path: Path) -> None:
+def test_thinned_to_the_last_level_the_gradient_norm_stays_and_the_update_has_its_turn(
+    tmp_path: Path,
+) -> None:
     model = model_of(8)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     with Recorder(tmp_path, rank=0, identity=IDENTITY) as recorder:
@@ -493,7 +576,9 @@ def test_thinned_to_the_last_level_the_gradient_norm_stays_and_the_update_has_it
                 observer.updated(step)
                 optimizer.zero_grad()
     segment = read(recorder)
-    assert [notice.data["level"] for notice in segment.notices if notice.kind == "thinning"][:4] == [1, 2, 3, 4]
+    assert [notice.data["level"] for notice in segment.notices if notice.kind == "thinning"][
+        :4
+    ] == [1, 2, 3, 4]
     last = segment.steps[-12:]
     assert all("grad/norm" in record.metrics for record in last)
     assert [record.step for record in last if "update/norm" in record.metrics] == [176]

@@ -1,4 +1,7 @@
-"""The rehearsal's trainer with its optional stabilizers: it learns, resumes bit for bit, and each of them acts."""
+"""The rehearsal's trainer with its optional stabilizers.
+
+It learns, resumes bit for bit, and each of them acts.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ import torch.distributed as dist
 from rehearsal_ranks import ready, train_on_two
 from torch import Tensor
 
+from spiketriage.defenses import command
 from spiketriage.errors import EvidenceError, UsageError
+from spiketriage.nouns.telemetry import StepRecord
 from spiketriage.practice.rehearsal import staging
 from spiketriage.practice.rehearsal.trainer.config import ALWAYS, DEFENSES, Config, read_config
 from spiketriage.practice.rehearsal.trainer.data import Batch
 from spiketriage.practice.rehearsal.trainer.experts import NUM_CHOSEN, NUM_EXPERTS
 from spiketriage.practice.rehearsal.trainer.passes import Masks, Pass, Trace
 from spiketriage.practice.rehearsal.trainer.trainer import Trainer
-from spiketriage.readers.telemetry.sources import read_telemetry
-from spiketriage.records import StepRecord
-from spiketriage.runbook import defenses
-from spiketriage.train.checkpoint import newest_complete, read_manifest
+from spiketriage.readers.telemetry.run.sources import read_telemetry
+from spiketriage.train.generations.generation import newest_complete, read_manifest
+from spiketriage.train.generations.rank_state import digest_state
 from spiketriage.train.harness import Overrides
-from spiketriage.train.rank_state import digest_state
-from spiketriage.train.recorder import Recorder
+from spiketriage.train.recording.recorder import Recorder
 
 NUM_STEPS, SAVE_EVERY = 16, 8
 
@@ -53,7 +56,9 @@ def prepared(run: Path, data: Path, *defenses: str) -> Path:
     """A run folder with data and `config.json`, not yet trained."""
     run.mkdir()
     (run / "data").symlink_to(data)
-    config = Config(seed=140, num_steps=NUM_STEPS, save_every=SAVE_EVERY, warmup_steps=4, defenses=defenses)
+    config = Config(
+        seed=140, num_steps=NUM_STEPS, save_every=SAVE_EVERY, warmup_steps=4, defenses=defenses
+    )
     (run / "config.json").write_text(staging.config_text(config), encoding="utf-8")
     return run
 
@@ -66,7 +71,12 @@ def train(run: Path, *, until: int = NUM_STEPS) -> Trainer:
         if generation is not None:
             loaded = one.load(generation, "verified")
             told = loaded.digests
-            recorder.loaded(step=loaded.step, generation=loaded.generation, fields=told.fields, tensors=told.tensors)
+            recorder.loaded(
+                step=loaded.step,
+                generation=loaded.generation,
+                fields=told.fields,
+                tensors=told.tensors,
+            )
         for step in range(one.last_step + 1, until + 1):
             one.step(step, recorder)
             if step % SAVE_EVERY == 0:
@@ -74,32 +84,43 @@ def train(run: Path, *, until: int = NUM_STEPS) -> Trainer:
     return one
 
 
-def test_all_of_them_together_learn_and_a_resumed_run_repeats_every_digest(tmp_path: Path, data: Path) -> None:
+def test_all_of_them_together_learn_and_a_resumed_run_repeats_every_digest(
+    tmp_path: Path, data: Path
+) -> None:
     run = prepared(tmp_path / "run", data, *DEFENSES)
     train(run)
     again = tmp_path / "again"
-    shutil.copytree(run, again, symlinks=True, ignore=shutil.ignore_patterns("telemetry", "step-000016"))
+    shutil.copytree(
+        run, again, symlinks=True, ignore=shutil.ignore_patterns("telemetry", "step-000016")
+    )
     train(again)
     first, second = (read_telemetry(one / "telemetry").lineage(0) for one in (run, again))
     losses = [record.metrics["loss/mean"] for record in first]
     assert losses[-1] < losses[0] - 0.5
     behind = {record.step: record for record in first if record.step > SAVE_EVERY}
-    assert {record.step for record in second} == set(behind) == set(range(SAVE_EVERY + 1, NUM_STEPS + 1))
+    assert (
+        {record.step for record in second}
+        == set(behind)
+        == set(range(SAVE_EVERY + 1, NUM_STEPS + 1))
+    )
     for record in second:
         assert record.digests == behind[record.step].digests, record.step
     one, other = (read_manifest(folder / "checkpoints" / "step-000016") for folder in (run, again))
     assert one.fields == other.fields
-    assert json.loads((run / "checkpoints" / "step-000016" / "rank-00000.json").read_text())["scaler"] == {
+    assert json.loads((run / "checkpoints" / "step-000016" / "rank-00000.json").read_text())[
+        "scaler"
+    ] == {
         "scale": 1024.0,
         "num_finite": NUM_STEPS,
         "num_skipped_in_row": 0,
         "num_skipped": 0,
     }
     assert one.hparams["defenses"] == list(DEFENSES)
-    # What the desk says of the run: everything is on; nothing that it keeps speaks of the sum over microbatches.
+    # What the desk says of the run: everything is on; nothing that it keeps speaks of the sum over
+    # microbatches.
     rows = {
         row["name"]: row["status"]
-        for row in defenses.run(str(run), switches=DEFENSES, built_in=ALWAYS).data["defenses"]
+        for row in command.run(str(run), switches=DEFENSES, built_in=ALWAYS).data["defenses"]
     }
     assert {name for name, status in rows.items() if status != "on"} == {"fp32-accumulation"}
     _needs_its_scales(again, data)
@@ -141,7 +162,11 @@ def test_each_of_them_alone_changes_the_run_where_it_should(tmp_path: Path, data
     assert {"params_before", "activations", "loss", *behind} <= differing("qk-norm")
     assert {"params_before", "activations", "loss", *behind} <= differing("scaled-init")
     assert {"params_before", "activations", "loss", *behind} <= differing("mup")
-    assert differing("fp8-scaling") == {"activations", "loss", *behind}  # the weights themselves stay as they were
+    assert differing("fp8-scaling") == {
+        "activations",
+        "loss",
+        *behind,
+    }  # the weights themselves stay as they were
     # A second router is drawn before the second block: its weights are others from there on.
     assert {"params_before", "activations", "loss", *behind} <= differing("router-balance")
 
@@ -151,28 +176,39 @@ def test_every_group_of_parameters_has_its_own_rate_under_mup(tmp_path: Path, da
     one = train(run, until=2)
     record = read_telemetry(run / "telemetry").lineage(0)[-1]
     lr = one.lr(2)
-    # d_model 48 is twice the base width: hidden weights at half the rate and twice the decay, all else as it is
+    # d_model 48 is twice the base width: hidden weights at half the rate and twice the decay, all
+    # else as it is
     assert record.metrics["lr"] == lr
     assert sorted(record.series["optimizer/lr"]) == [lr / 2, lr, lr]
     assert sorted(record.series["optimizer/weight_decay"]) == [0.1, 0.1, 0.2]
     names = {id(parameter): name for name, parameter in one.params.items()}
     (slow,) = (group for group in one.optimizer.param_groups if group["lr"] == lr / 2)
     hidden = {names[id(parameter)] for parameter in slow["params"]}
-    assert hidden == {f"blocks.{n}.{part}.weight" for n in range(3) for part in ("qkv", "out", "up", "down")}
+    assert hidden == {
+        f"blocks.{n}.{part}.weight" for n in range(3) for part in ("qkv", "out", "up", "down")
+    }
 
 
-def test_the_bias_moves_once_a_step_against_the_load_of_all_microbatches(tmp_path: Path, data: Path) -> None:
+def test_the_bias_moves_once_a_step_against_the_load_of_all_microbatches(
+    tmp_path: Path, data: Path
+) -> None:
     run = prepared(tmp_path / "run", data, "router-balance")
     one = train(run, until=4)
     records = read_telemetry(run / "telemetry").lineage(0)
     num_layers = len(one.model.blocks)
     bias_LE = torch.zeros(num_layers, NUM_EXPERTS, dtype=torch.float64)
     for record in records:
-        torch.testing.assert_close(series(record, "moe/bias", num_layers, NUM_EXPERTS), bias_LE, rtol=0, atol=1e-8)
+        torch.testing.assert_close(
+            series(record, "moe/bias", num_layers, NUM_EXPERTS), bias_LE, rtol=0, atol=1e-8
+        )
         load_LE = series(record, "moe/load", num_layers, NUM_EXPERTS)
         assert load_LE.sum(1).tolist() == [NUM_CHOSEN * record.metrics["tokens/valid"]] * num_layers
         bias_LE += 1e-3 * torch.sign(load_LE.mean(1, keepdim=True) - load_LE)
-        assert len(record.series["moe/router_entropy"]) == len(record.series["moe/drop_share"]) == num_layers
+        assert (
+            len(record.series["moe/router_entropy"])
+            == len(record.series["moe/drop_share"])
+            == num_layers
+        )
     buffers = one.state().buffers
     for layer in range(num_layers):
         bias_E = buffers[f"blocks.{layer}.mixture.balance.bias_E"]
@@ -183,7 +219,10 @@ def test_the_bias_moves_once_a_step_against_the_load_of_all_microbatches(tmp_pat
 def test_the_objective_has_the_router_s_z_loss_of_all_layers(tmp_path: Path, data: Path) -> None:
     one = ready(prepared(tmp_path / "run", data, "router-balance"))
     batch = one.build(one.read(one.ids(1)))
-    with Recorder(tmp_path / "telemetry", rank=0, identity=one.environment()) as recorder, recorder.step(1) as record:
+    with (
+        Recorder(tmp_path / "telemetry", rank=0, identity=one.environment()) as recorder,
+        recorder.step(1) as record,
+    ):
         found = one._gradients(batch, Pass(precision="fp32", kernel="math"), 1, record)
     objective = torch.zeros(())
     for micro in batch.micros:
@@ -201,40 +240,58 @@ def test_the_objective_has_the_router_s_z_loss_of_all_layers(tmp_path: Path, dat
         torch.testing.assert_close(found.by_name[name], gradient, rtol=1e-3, atol=1e-7)
 
 
-def test_a_pass_learns_amax_and_a_probe_leaves_the_whole_state_alone(tmp_path: Path, data: Path) -> None:
+def test_a_pass_learns_amax_and_a_probe_leaves_the_whole_state_alone(
+    tmp_path: Path, data: Path
+) -> None:
     run = prepared(tmp_path / "run", data, *DEFENSES)
     one = train(run, until=2)
     first, second = read_telemetry(run / "telemetry").lineage(0)
     # Of every microbatch 12 layers with input and weight, and the gradients on the way back
-    assert {len(values) for name, values in second.series.items() if name.startswith("fp8/")} == {2 * 12 * 3}
+    assert {len(values) for name, values in second.series.items() if name.startswith("fp8/")} == {
+        2 * 12 * 3
+    }
     assert set(first.series["fp8/scale"][:36]) == {1.0}  # nothing is known yet
     weight = float(one.model.blocks[0].qkv.weight.detach().abs().max())
     history_A = one.state().buffers["fp8/blocks.0.qkv/weight/amax_history"]
-    assert history_A[:4].tolist() == [second.series["fp8/amax"][1]] * 2 + [first.series["fp8/amax"][1]] * 2
+    assert (
+        history_A[:4].tolist()
+        == [second.series["fp8/amax"][1]] * 2 + [first.series["fp8/amax"][1]] * 2
+    )
     assert not history_A[4:].any()
     assert weight != float(history_A[0])  # the update came after
     batch = one.build(one.read(one.ids(3)))
     before = digest_state(one.state())
     for precision, kernel in (("deployed", "deployed"), ("deployed", "math"), ("fp32", "math")):
-        probed = probe(one, batch, Overrides(precision=precision, kernel=kernel), tmp_path / f"{precision}-{kernel}")
+        probed = probe(
+            one,
+            batch,
+            Overrides(precision=precision, kernel=kernel),
+            tmp_path / f"{precision}-{kernel}",
+        )
         assert digest_state(one.state()) == before
         assert ("fp8/amax" in probed.series) == (precision == "deployed")
 
 
 def probe(one: Trainer, batch: Batch, overrides: Overrides, folder: Path) -> StepRecord:
     """What a probe records."""
-    with Recorder(folder, rank=0, identity=one.environment()) as recorder, recorder.step(3) as record:
+    with (
+        Recorder(folder, rank=0, identity=one.environment()) as recorder,
+        recorder.step(3) as record,
+    ):
         one.forward_backward(batch, overrides, record)
     (record_,) = read_telemetry(folder).lineage(0)
     return record_
 
 
-def test_two_ranks_hold_the_same_scales_and_biases_though_they_read_other_batches(tmp_path: Path, data: Path) -> None:
+def test_two_ranks_hold_the_same_scales_and_biases_though_they_read_other_batches(
+    tmp_path: Path, data: Path
+) -> None:
     run = prepared(tmp_path / "run", data, "fp8-scaling", "router-balance")
     train_on_two(run, 2)
     telemetry = read_telemetry(run / "telemetry")
     amaxes, loads = (
-        [telemetry.lineage(rank)[-1].series[name] for rank in range(2)] for name in ("fp8/amax", "moe/load")
+        [telemetry.lineage(rank)[-1].series[name] for rank in range(2)]
+        for name in ("fp8/amax", "moe/load")
     )
     assert amaxes[0] != amaxes[1]
     assert loads[0] != loads[1]
@@ -247,10 +304,14 @@ def test_two_ranks_hold_the_same_scales_and_biases_though_they_read_other_batche
         bias_E = torch.tensor(telemetry.lineage(rank)[-1].series["moe/bias"])[:NUM_EXPERTS]
         total_E += torch.tensor(loads[rank])[:NUM_EXPERTS]
     moved_E = state.state().buffers["blocks.0.mixture.balance.bias_E"] - bias_E
-    torch.testing.assert_close(moved_E, 1e-3 * torch.sign(total_E.mean() - total_E), rtol=0, atol=1e-8)
+    torch.testing.assert_close(
+        moved_E, 1e-3 * torch.sign(total_E.mean() - total_E), rtol=0, atol=1e-8
+    )
 
 
-def test_an_overflow_skips_the_update_halves_the_scale_and_leaves_the_state_alone(tmp_path: Path, data: Path) -> None:
+def test_an_overflow_skips_the_update_halves_the_scale_and_leaves_the_state_alone(
+    tmp_path: Path, data: Path
+) -> None:
     run = prepared(tmp_path / "run", data, "loss-scale", "router-balance", "fp8-scaling")
     one = train(run, until=3)
     before = digest_state(one.state())
@@ -259,7 +320,9 @@ def test_an_overflow_skips_the_update_halves_the_scale_and_leaves_the_state_alon
     with Recorder(run / "telemetry", rank=0, identity=one.environment()) as recorder:
         one.step(4, recorder)
     after = digest_state(one.state())
-    assert after.tensors == before.tensors  # parameters, moments; router biases, FP8 scales and histories
+    assert (
+        after.tensors == before.tensors
+    )  # parameters, moments; router biases, FP8 scales and histories
     assert {"params", "optimizer", "buffers"} <= {*after.tensors}
     assert (one.scale.scale, one.scale.num_skipped, one.scale.num_finite) == (2.0**139, 1, 0)
     record = read_telemetry(run / "telemetry").lineage(0)[-1]
@@ -276,7 +339,9 @@ def test_unknown_defenses_are_refused_and_that_there_are_none_is_written(tmp_pat
     assert read_config(tmp_path / "config.json") == plain
 
 
-def test_capped_attention_has_a_reference_kernel_that_agrees_and_is_another_code(tmp_path: Path, data: Path) -> None:
+def test_capped_attention_has_a_reference_kernel_that_agrees_and_is_another_code(
+    tmp_path: Path, data: Path
+) -> None:
     one = ready(prepared(tmp_path / "run", data, "softcap"))
     micro = one.build(one.read(one.ids(1))).micros[0]
     with torch.no_grad():
@@ -297,12 +362,17 @@ def test_capped_attention_has_a_reference_kernel_that_agrees_and_is_another_code
     with torch.no_grad():
         how = Pass(precision="fp32", kernel="math")
         plain = uncapped.model(
-            micro.inputs_MT, Masks(attend_B1TT=micro.mask_M1TT, valid_BT=micro.valid_MT), how, Trace()
+            micro.inputs_MT,
+            Masks(attend_B1TT=micro.mask_M1TT, valid_BT=micro.valid_MT),
+            how,
+            Trace(),
         )[micro.valid_MT]
     assert float((plain - reference).abs().max()) > 10 * float((deployed - reference).abs().max())
 
 
-def test_the_guard_skips_a_nan_gradient_and_a_resumed_run_knows_of_it(tmp_path: Path, data: Path) -> None:
+def test_the_guard_skips_a_nan_gradient_and_a_resumed_run_knows_of_it(
+    tmp_path: Path, data: Path
+) -> None:
     run = prepared(tmp_path / "run", data, "guard")
     one = train(run, until=3)
     before = one.state()
@@ -312,7 +382,10 @@ def test_the_guard_skips_a_nan_gradient_and_a_resumed_run_knows_of_it(tmp_path: 
         one.step(4, recorder)
     poison.remove()
     after = one.state()
-    assert all(torch.equal({**after.params, **after.optimizer}[name], value) for name, value in held.items())
+    assert all(
+        torch.equal({**after.params, **after.optimizer}[name], value)
+        for name, value in held.items()
+    )
     assert (after.cursor["step"], after.num_tokens > before.num_tokens) == (4, True)
     assert read_telemetry(run / "telemetry").lineage(0)[-1].metrics["guard/skipped"] == 1.0
     other = ready(run)

@@ -30,12 +30,18 @@ def test_a_gated_mlp_is_the_sum_over_chosen_experts() -> None:
         seen_BTD = block.mixture(features_BTF, x_BTD, valid_BT, Trace()) @ block.down.weight.T
         chance_BTE = (x_BTD @ block.mixture.router.weight.T).sigmoid()
         for b, t in itertools.product(range(2), range(5)):
-            chosen = (chance_BTE[b, t] + block.mixture.balance.bias_E).argsort(descending=True)[:NUM_CHOSEN].tolist()
+            chosen = (
+                (chance_BTE[b, t] + block.mixture.balance.bias_E)
+                .argsort(descending=True)[:NUM_CHOSEN]
+                .tolist()
+            )
             expected_D = torch.zeros(48, dtype=torch.float64)
             for expert in chosen if valid_BT[b, t] else []:
                 own = slice(48 * expert, 48 * (expert + 1))
                 gate = chance_BTE[b, t, expert] / chance_BTE[b, t, chosen].sum()
-                expected_D += gate * block.down.weight[:, own] @ F.gelu(block.up.weight[own] @ x_BTD[b, t])
+                expected_D += (
+                    gate * block.down.weight[:, own] @ F.gelu(block.up.weight[own] @ x_BTD[b, t])
+                )
             torch.testing.assert_close(seen_BTD[b, t], expected_D)
 
 
@@ -50,7 +56,9 @@ class Called(nn.Module):
         B, T = tokens_BT.shape
         causal_B1TT = torch.ones(T, T, dtype=torch.bool).tril().expand(B, 1, T, T)
         masks = Masks(attend_B1TT=causal_B1TT, valid_BT=torch.ones(B, T, dtype=torch.bool))
-        logits_BTV: Tensor = self.model(tokens_BT, masks, Pass(precision="fp32", kernel="fused"), Trace())
+        logits_BTV: Tensor = self.model(
+            tokens_BT, masks, Pass(precision="fp32", kernel="fused"), Trace()
+        )
         return logits_BTV
 
 
@@ -61,10 +69,18 @@ def test_wider_models_move_by_no_more_under_mup(init: tuple[str, ...]) -> None:
 
     def slopes(*names: str) -> list[float]:
         def build(width: int, seed: int) -> tuple[nn.Module, Callable[[], None]]:
-            config = Config(seed=seed, num_steps=1, d_model=width, num_heads=width // 12, defenses=(*names, *init))
+            config = Config(
+                seed=seed,
+                num_steps=1,
+                d_model=width,
+                num_heads=width // 12,
+                defenses=(*names, *init),
+            )
             model = Called(GPT(config))
             groups = optimizer_groups(model.model.named_parameters(), config)
-            optimizer = torch.optim.AdamW([{**group, "lr": 0.01 * group["lr_factor"]} for group in groups])
+            optimizer = torch.optim.AdamW(
+                [{**group, "lr": 0.01 * group["lr_factor"]} for group in groups]
+            )
 
             def step() -> None:
                 F.cross_entropy(model(inputs_MT).transpose(1, 2), labels_MT).backward()
@@ -83,7 +99,8 @@ def test_wider_models_move_by_no_more_under_mup(init: tuple[str, ...]) -> None:
 
 def test_at_the_base_width_mup_is_the_plain_model() -> None:
     plain, scaled = (
-        GPT(Config(seed=3, num_steps=1, d_model=24, num_heads=2, defenses=names)) for names in ((), ("mup",))
+        GPT(Config(seed=3, num_steps=1, d_model=24, num_heads=2, defenses=names))
+        for names in ((), ("mup",))
     )
     assert scaled.head.factor == plain.head.factor == 1.0
     for name, value in plain.state_dict().items():
@@ -91,13 +108,20 @@ def test_at_the_base_width_mup_is_the_plain_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("init", "hidden", "other"), [((), 0.5**0.5, 1.0), (("scaled-init",), 1.0, 2**0.5)], ids=["plain", "scaled-init"]
+    ("init", "hidden", "other"),
+    [((), 0.5**0.5, 1.0), (("scaled-init",), 1.0, 2**0.5)],
+    ids=["plain", "scaled-init"],
 )
 def test_first_weights_at_twice_the_base_width_have_the_base_model_s_std_by_role(
     init: tuple[str, ...], hidden: float, other: float
 ) -> None:
-    """std: hidden base / √2, all else base; scaled init draws by the fan-in, so that its base is √2 of what it drew."""
-    plain, scaled = (GPT(Config(seed=3, num_steps=1, defenses=(*init, *names))) for names in ((), ("mup",)))
+    """std: hidden base / √2, all else base.
+
+    Scaled init draws by the fan-in, so that its base is √2 of what it drew.
+    """
+    plain, scaled = (
+        GPT(Config(seed=3, num_steps=1, defenses=(*init, *names))) for names in ((), ("mup",))
+    )
     for name, weight in plain.named_parameters():
         factor = 1.0 if weight.dim() < 2 else hidden if name.startswith("blocks.") else other
         torch.testing.assert_close(scaled.get_parameter(name), weight * factor, rtol=1e-6, atol=0)

@@ -1,4 +1,7 @@
-"""The report says everything an incident holds in every medium; the same incident gives the same bytes."""
+"""The report says everything an incident holds in every medium.
+
+The same incident gives the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,26 @@ from dossiers import audit, empty, journal, spike
 
 from spiketriage.errors import RefusedError
 from spiketriage.incident import store
-from spiketriage.records import Dossier, Finding
+from spiketriage.nouns.incident import Dossier, Finding
 from spiketriage.report import build, commands, words, write
 
 EVERY_DOSSIER = pytest.mark.parametrize("make", [spike, audit, empty])
 TITLES = (
-    *("Impact", "Loss and gradient norm", "Detection", "Rank agreement and first difference", "Findings"),
+    *(
+        "Impact",
+        "Loss and gradient norm",
+        "Detection",
+        "Rank agreement and first difference",
+        "Findings",
+    ),
     *("Experiments", "Causes", "Causal argument and repair", "Not tested and residual risk"),
-    *("Known-good selection", "Evidence", "Timeline", "Lessons and actions", "Reproduction appendix"),
+    *(
+        "Known-good selection",
+        "Evidence",
+        "Timeline",
+        "Lessons and actions",
+        "Reproduction appendix",
+    ),
 )
 
 
@@ -52,7 +67,12 @@ def test_an_empty_section_names_the_command_that_fills_it():
     sections = {s["key"]: s["missing"] for s in strict(files(empty())["report.json"])["sections"]}
     wanted = {
         **{"evidence": "freeze", "curves": "freeze", "findings": "check", "agreement": "check"},
-        **{"experiments": "replay", "causes": "bisect", "argument": "bisect", "known-good": "freeze"},
+        **{
+            "experiments": "replay",
+            "causes": "bisect",
+            "argument": "bisect",
+            "known-good": "freeze",
+        },
     }
     for key, verb in wanted.items():
         assert sections[key]["command"].split()[:2] == ["spiketriage", verb]
@@ -63,7 +83,11 @@ def test_the_top_of_the_report_answers_the_questions_of_3_am():
     top = files(spike())["report.html"].decode().split("<nav")[0]
     for said in (
         *("Cause: shard-bitrot", "data/shard-0003.bin", "rank 1", "Restore data/shard-0003.bin"),
-        *("fp32 reference: no step was executed", "Known good is step-000180", "spiketriage verify"),
+        *(
+            "fp32 reference: no step was executed",
+            "Known good is step-000180",
+            "spiketriage verify",
+        ),
     ):
         assert said in top
 
@@ -71,18 +95,25 @@ def test_the_top_of_the_report_answers_the_questions_of_3_am():
 @EVERY_DOSSIER
 def test_another_process_with_another_hash_seed_writes_the_same_bytes(make, tmp_path):
     script = (
-        "import sys, dossiers; from pathlib import Path; from spiketriage.report import build, write;"
+        "import sys, dossiers; from pathlib import Path; from spiketriage.report import "
+        "build, write;"
         "d = getattr(dossiers, sys.argv[1])();"
         "write.write(Path(sys.argv[2]), write.render(d, build.build(d)))"
     )
     root = Path(__file__).parents[2]
-    environment = {"PYTHONPATH": f"{root}:{root / 'tests'}", "PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo"}
+    environment = {
+        "PYTHONPATH": f"{root}:{root / 'tests'}",
+        "PYTHONHASHSEED": "77",
+        "TZ": "Asia/Tokyo",
+    }
     subprocess.run(
         [sys.executable, "-c", script, make.__name__, str(tmp_path)],
         check=True,
         env={**os.environ, **environment},
     )
-    written = {str(p.relative_to(tmp_path)): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    written = {
+        str(p.relative_to(tmp_path)): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()
+    }
     assert written == files(make())
 
 
@@ -99,11 +130,18 @@ def test_commands_that_only_look_change_nothing():
     )
     told = [row.argv for row in before.journal]
     assert files(replace(before, journal=journal(*told, *looked))) == files(before)
-    assert files(replace(before, journal=journal(*told, "spiketriage hash /runs/report"))) != files(before)
+    assert files(replace(before, journal=journal(*told, "spiketriage hash /runs/report"))) != files(
+        before
+    )
 
 
 def test_the_chain_head_is_the_last_row_that_is_told():
-    rows = journal("spiketriage freeze /r", "spiketriage check /r", "spiketriage report /r", "spiketriage status")
+    rows = journal(
+        "spiketriage freeze /r",
+        "spiketriage check /r",
+        "spiketriage report /r",
+        "spiketriage status",
+    )
     assert commands.chain_head(rows) == rows[1].digest
     assert rows[1].digest in files(replace(audit(), journal=rows))["report.html"].decode()
 
@@ -143,13 +181,21 @@ def test_each_newer_generation_is_refused_with_its_reason():
         *(("step-000240", "refused"), ("step-000220", "refused"), ("step-000200", "refused")),
         *(("step-000180", "known good"), ("step-000160", "older good")),
     ]
-    assert section.tables[0].rows[2].cells[2] == "tensors/__1_0.distcp: digest differs from MANIFEST.json"
+    assert (
+        section.tables[0].rows[2].cells[2]
+        == "tensors/__1_0.distcp: digest differs from MANIFEST.json"
+    )
 
 
 def test_a_trial_shows_only_the_factors_that_differ_from_production():
     section = next(s for s in build.build(spike()).sections if s.key == "experiments")
     assert [row.cells[3] for row in section.tables[0].rows] == [
-        *("none: production's own", "none: production's own", "batch = step 197", "loader = verified"),
+        *(
+            "none: production's own",
+            "none: production's own",
+            "batch = step 197",
+            "loader = verified",
+        ),
     ]
 
 
@@ -159,7 +205,9 @@ def test_a_repair_without_a_gate_is_not_called_proven():
 
 def test_a_report_of_a_real_incident_is_written_twice_with_the_same_bytes(tmp_path):
     source = spike()
-    found = store.create(tmp_path, incidents=None, step=203, at=datetime(2026, 11, 29, 3, 12, tzinfo=UTC))
+    found = store.create(
+        tmp_path, incidents=None, step=203, at=datetime(2026, 11, 29, 3, 12, tzinfo=UTC)
+    )
     with found.session(["spiketriage", "freeze", str(tmp_path)]) as session:
         session.fact("run_id", "lm-small-07")
         session.anchors(source.anchors)
@@ -169,10 +217,15 @@ def test_a_report_of_a_real_incident_is_written_twice_with_the_same_bytes(tmp_pa
         session.steps(source.steps)
         session.verdict(source.verdict)
     written = []
-    for argv in (["spiketriage", "report", str(tmp_path)], ["spiketriage", "triage", str(tmp_path)]):
+    for argv in (
+        ["spiketriage", "report", str(tmp_path)],
+        ["spiketriage", "triage", str(tmp_path)],
+    ):
         result = write.run(tmp_path, incidents=None, incident=None, argv=argv)
         folder = found.folder / "report"
-        written.append({str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()})
+        written.append(
+            {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+        )
     assert written[0] == written[1]
     assert set(written[0]) == {
         *("report.html", "report.json", "report.md", "plots/loss.svg", "plots/grad-norm.svg"),
@@ -189,9 +242,15 @@ def test_a_run_without_an_incident_is_refused_with_a_hint(tmp_path):
 
 
 def test_what_the_verdict_does_not_speak_of_is_said_below_it():
-    damaged = Finding(name="generation-digests", outcome="differs", summary="differ: step-000100", judged=False)
+    damaged = Finding(
+        name="generation-digests", outcome="differs", summary="differ: step-000100", judged=False
+    )
     quiet = replace(spike(), findings=tuple(one for one in spike().findings if one.judged))
-    top = files(replace(quiet, findings=(*quiet.findings, damaged)))["report.html"].decode().split("<nav")[0]
+    top = (
+        files(replace(quiet, findings=(*quiet.findings, damaged)))["report.html"]
+        .decode()
+        .split("<nav")[0]
+    )
     assert "<b>Besides:</b> generation-digests: differ: step-000100" in top
     assert "Besides" not in files(quiet)["report.html"].decode()
 
@@ -199,11 +258,17 @@ def test_what_the_verdict_does_not_speak_of_is_said_below_it():
 def test_equal_alarms_of_neighbouring_steps_are_one_row():
     calm = [replace(point, alarm="") for point in audit().steps]
     at = calm[10].step
-    told = {step: f"step {step}: grad_norm is not a finite number" for step in (at, at + 1, at + 2, at + 5)}
+    told = {
+        step: f"step {step}: grad_norm is not a finite number"
+        for step in (at, at + 1, at + 2, at + 5)
+    }
     dossier = replace(audit(), steps=tuple(replace(p, alarm=told.get(p.step, "")) for p in calm))
     section = next(s for s in build.build(dossier).sections if s.key == "detection")
     assert [row.cells[0] for row in section.tables[1].rows] == [f"{at}–{at + 2}", str(at + 5)]
-    assert section.tables[1].rows[0].cells[2] == f"steps {at}–{at + 2}: grad_norm is not a finite number"
+    assert (
+        section.tables[1].rows[0].cells[2]
+        == f"steps {at}–{at + 2}: grad_norm is not a finite number"
+    )
 
 
 @pytest.mark.parametrize(
@@ -219,9 +284,14 @@ def test_a_sentence_begins_with_a_capital_unless_it_begins_with_a_name(said, sho
 
 
 def test_the_summary_names_the_suspect_step_once_and_no_infinite_scale():
-    anchors = replace(spike().anchors, onset=203, suspect=203, reason="step 203: loss 9.4 is above the median 2.1")
+    anchors = replace(
+        spike().anchors, onset=203, suspect=203, reason="step 203: loss 9.4 is above the median 2.1"
+    )
     wild = Finding(
-        name="skip-batch", outcome="differs", summary="anomalous (inf scales off at most)", seen="inf scales"
+        name="skip-batch",
+        outcome="differs",
+        summary="anomalous (inf scales off at most)",
+        seen="inf scales",
     )
     made = build.build(replace(spike(), anchors=anchors, findings=(*spike().findings, wild)))
     assert made.banner.summary[0] == "Step 203 is suspect: loss 9.4 is above the median 2.1."
@@ -230,15 +300,21 @@ def test_the_summary_names_the_suspect_step_once_and_no_infinite_scale():
 
 def test_the_next_command_keeps_the_folders_as_typed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = store.create(Path("run"), incidents=Path("inc"), step=203, at=datetime(2026, 11, 29, 3, 12, tzinfo=UTC))
+    found = store.create(
+        Path("run"), incidents=Path("inc"), step=203, at=datetime(2026, 11, 29, 3, 12, tzinfo=UTC)
+    )
     with found.session(["spiketriage", "freeze", "run"]) as session:
         session.fact("run", "/runs/run")
         session.fact("incidents", "/else where/inc")
         session.artifacts(spike().artifacts)
-    result = write.run(Path("run"), incidents=Path("inc"), incident=None, argv=["spiketriage", "report"])
+    result = write.run(
+        Path("run"), incidents=Path("inc"), incident=None, argv=["spiketriage", "report"]
+    )
     assert result.next_commands == (f"spiketriage check run --incidents inc --incident {found.id}",)
     text = Path(result.data["report"]["md"]).read_text()
-    assert f"spiketriage check /runs/run --incidents '/else where/inc' --incident {found.id}" in text
+    assert (
+        f"spiketriage check /runs/run --incidents '/else where/inc' --incident {found.id}" in text
+    )
 
 
 def test_plots_that_no_longer_apply_are_dropped_and_other_files_are_kept(tmp_path):

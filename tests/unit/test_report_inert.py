@@ -1,4 +1,7 @@
-"""Nothing that comes out of a run can act in the report: no markup, link, hidden character or network."""
+"""Nothing that comes out of a run can act in the report.
+
+No markup, link, hidden character or network.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from dossiers import HOSTILE, audit, empty, spike
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiketriage.records import Dossier
+from spiketriage.nouns.incident import Dossier
 from spiketriage.report import build, markdown, words, write
 
 ALLOWED = {
@@ -93,16 +96,36 @@ def poisoned(text: str) -> Dossier:
         base,
         incident=text,
         facts={text: text, "run_id": text},
-        anchors=replace(base.anchors, reason=text, known_good=f"{text}-000180", refused={text: text}),
+        anchors=replace(
+            base.anchors, reason=text, known_good=f"{text}-000180", refused={text: text}
+        ),
         artifacts=tuple(replace(a, path=text, note=text) for a in base.artifacts),
         findings=tuple(
-            replace(f, name=text, summary=text, seen=text, expected=text, where=replace(f.where, key=text))
+            replace(
+                f,
+                name=text,
+                summary=text,
+                seen=text,
+                expected=text,
+                where=replace(f.where, key=text),
+            )
             for f in base.findings
         ),
-        trials=tuple(replace(t, purpose=text, summary=text, factors={text: text}) for t in base.trials),
+        trials=tuple(
+            replace(t, purpose=text, summary=text, factors={text: text}) for t in base.trials
+        ),
         steps=tuple(replace(p, alarm=text if p.alarm else "") for p in base.steps),
-        verdict=replace(base.verdict, cause=text, explanation=text, repair=text, not_tested=(text,), causes=(cause,)),
-        journal=tuple(replace(row, argv=f"spiketriage freeze {text}", outcome=text) for row in base.journal),
+        verdict=replace(
+            base.verdict,
+            cause=text,
+            explanation=text,
+            repair=text,
+            not_tested=(text,),
+            causes=(cause,),
+        ),
+        journal=tuple(
+            replace(row, argv=f"spiketriage freeze {text}", outcome=text) for row in base.journal
+        ),
     )
 
 
@@ -131,7 +154,9 @@ def test_hostile_text_is_text_in_html():
 @settings(max_examples=40)
 @given(text=st.text(max_size=60))
 def test_any_text_is_inert_in_html(text):
-    assert_inert(browse(replace(audit(), incident=text, facts={"run_id": text}, verdict=_explained(text))))
+    assert_inert(
+        browse(replace(audit(), incident=text, facts={"run_id": text}, verdict=_explained(text)))
+    )
 
 
 def _explained(text: str):
@@ -141,18 +166,33 @@ def _explained(text: str):
 def test_no_resource_is_named_and_the_policy_forbids_every_network():
     for dossier in (spike(), audit(), empty()):
         html = write.render(replace(dossier), build.build(dossier))["report.html"].decode()
-        assert not re.search(r"""(?:src|href|url|import|xmlns)\s*[=(:]?\s*["']?\s*(?:https?:)?//""", html, re.I)
-        policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html).group(1).replace("&#39;", "'")
+        assert not re.search(
+            r"""(?:src|href|url|import|xmlns)\s*[=(:]?\s*["']?\s*(?:https?:)?//""", html, re.I
+        )
+        policy = (
+            re.search(r'Content-Security-Policy" content="([^"]+)"', html)
+            .group(1)
+            .replace("&#39;", "'")
+        )
         style = re.search(r"<style>(.*?)</style>", html, re.S).group(1)
         digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
         assert policy.split("; ") == [
-            *("default-src 'none'", f"style-src 'sha256-{digest}'", "base-uri 'none'", "form-action 'none'"),
+            *(
+                "default-src 'none'",
+                f"style-src 'sha256-{digest}'",
+                "base-uri 'none'",
+                "form-action 'none'",
+            ),
         ]
         assert "<script" not in html
 
 
 def test_hostile_text_is_text_in_markdown():
-    lines = write.render(poisoned(HOSTILE), build.build(poisoned(HOSTILE)))["report.md"].decode().splitlines()
+    lines = (
+        write.render(poisoned(HOSTILE), build.build(poisoned(HOSTILE)))["report.md"]
+        .decode()
+        .splitlines()
+    )
     width = 0
     for line in lines:
         bare = _without_code(line)
@@ -168,7 +208,10 @@ def test_hostile_text_is_text_in_markdown():
 
 
 def _without_code(line: str) -> str:
-    """Line without its code spans, by the rule of CommonMark: a run of backticks ends at an equal run."""
+    """Line without its code spans, by the rule of CommonMark.
+
+    A run of backticks ends at an equal run.
+    """
     out, rest = "", line
     while opening := re.search(r"(?<![\\`])`+", rest):
         closing = re.search(rf"(?<!`){opening.group()}(?!`)", rest[opening.end() :])
@@ -194,7 +237,9 @@ def test_markdown_text_gives_no_live_markup(text):
     assert "\n" not in made
 
 
-@pytest.mark.parametrize("hidden", ["\x00", "\x1b", "\u202e", "\u2066", "\u200b", "\ud800", "\u2028"])
+@pytest.mark.parametrize(
+    "hidden", ["\x00", "\x1b", "\u202e", "\u2066", "\u200b", "\ud800", "\u2028"]
+)
 def test_hidden_characters_are_written_out(hidden):
     assert words.plain(f"a{hidden}b") == f"a\\u{{{ord(hidden):x}}}b"
 
@@ -202,5 +247,7 @@ def test_hidden_characters_are_written_out(hidden):
 def test_an_svg_file_is_well_formed_and_inert():
     for name, data in write.render(poisoned(HOSTILE), build.build(poisoned(HOSTILE))).items():
         if name.endswith(".svg"):
-            tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(data).iter()}
+            tags = {
+                element.tag.rpartition("}")[2] for element in ElementTree.fromstring(data).iter()
+            }
             assert tags <= {"svg", "style", "rect", "text", "line", "path", "circle", "title"}

@@ -28,7 +28,10 @@ def elements(figure: Figure, tag: str, kind: str) -> list[ElementTree.Element]:
 
 
 def step_x(figure: Figure, step: int) -> float:
-    """Where a step should stand, from the axis labels alone: the rule of three between the outermost two."""
+    """Where a step should stand, from the axis labels alone.
+
+    The rule of three between the outermost two.
+    """
     labels = {int(e.get("data-step")): float(e.get("x")) for e in elements(figure, "text", "step")}
     low, high = min(labels), max(labels)
     return labels[low] + (step - low) / (high - low) * (labels[high] - labels[low])
@@ -47,17 +50,22 @@ def figures(dossier) -> dict[str, Figure]:
 def test_each_mark_stands_at_its_step():
     for figure in figures(spike()).values():
         marked = {
-            kind: float(elements(figure, "line", kind)[0].get("x1")) for kind in ("suspect", "onset", "good", "restart")
+            kind: float(elements(figure, "line", kind)[0].get("x1"))
+            for kind in ("suspect", "onset", "good", "restart")
         }
         steps = {"suspect": 203, "onset": 201, "good": 180, "restart": 121}
-        assert marked == pytest.approx({kind: step_x(figure, step) for kind, step in steps.items()}, abs=0.02)
+        assert marked == pytest.approx(
+            {kind: step_x(figure, step) for kind, step in steps.items()}, abs=0.02
+        )
 
 
 def test_the_ring_stands_on_the_value_of_the_suspect_step():
     figure = figures(spike())["loss"]
     (ring,) = elements(figure, "circle", "peak")
     assert float(ring.get("cx")) == pytest.approx(step_x(figure, 203), abs=0.02)
-    assert float(ring.get("cy")) == pytest.approx(min(ys(figure)), abs=0.02)  # 9.417 is the highest loss of all
+    assert float(ring.get("cy")) == pytest.approx(
+        min(ys(figure)), abs=0.02
+    )  # 9.417 is the highest loss of all
 
 
 def test_a_nan_loss_is_a_mark_on_the_rail_and_not_only_a_gap():
@@ -108,10 +116,14 @@ def test_a_long_run_has_a_second_look_around_the_suspect_step():
 
     base = spike()
     long = replace(
-        base, steps=tuple(points(1, 2000, attempt=0)), anchors=replace(base.anchors, suspect=1500, onset=1500)
+        base,
+        steps=tuple(points(1, 2000, attempt=0)),
+        anchors=replace(base.anchors, suspect=1500, onset=1500),
     )
     zoom = figures(long)["loss-zoom"]
-    assert float(elements(zoom, "line", "suspect")[0].get("x1")) == pytest.approx(step_x(zoom, 1500), abs=0.02)
+    assert float(elements(zoom, "line", "suspect")[0].get("x1")) == pytest.approx(
+        step_x(zoom, 1500), abs=0.02
+    )
     assert set(figures(spike())) == {"loss", "grad-norm"}
 
 

@@ -1,4 +1,7 @@
-"""The runner of the runbooks' pages: what it takes as true, what it calls a lie, what it rewrites."""
+"""The runner of the runbooks' pages.
+
+What it takes as true, what it calls a lie, what it rewrites.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,11 @@ def test_commands_output_exit_code_and_next_are_read() -> None:
         ("echo one", ("two",), 0),  # another word
         ("echo one", (), 0),  # a line that the page does not show
         ("true", ("one",), 0),  # a line that is not printed
-        ("printf 'one\\ntwo\\n'", ("one [..]", "two"), 0),  # `[..]` does not swallow what it stands beside
+        (
+            "printf 'one\\ntwo\\n'",
+            ("one [..]", "two"),
+            0,
+        ),  # `[..]` does not swallow what it stands beside
         ("echo one", ("one",), 1),  # another exit code
         ("echo a.c", ("a[..]d",), 0),
         ("echo abc", ("a.c",), 0),  # a dot is a dot
@@ -62,7 +69,9 @@ def test_commands_output_exit_code_and_next_are_read() -> None:
         ("echo one >&2", ("one",), 0),  # talk is not the result
     ],
 )
-def test_a_page_that_lies_is_found(command: str, expected: tuple[str, ...], exit_code: int, tmp_path: Path) -> None:
+def test_a_page_that_lies_is_found(
+    command: str, expected: tuple[str, ...], exit_code: int, tmp_path: Path
+) -> None:
     example = Example(command=command, expected=expected, exit_code=exit_code)
     assert not matches(example, execute(example, tmp_path, os.environ))
 
@@ -70,14 +79,19 @@ def test_a_page_that_lies_is_found(command: str, expected: tuple[str, ...], exit
 def test_talk_is_compared_where_the_command_says_so(tmp_path: Path) -> None:
     apart = Example(command="cat absent", expected=("cat: [..]",), exit_code=1)
     merged = Example(command="cat absent 2>&1", expected=("cat: [..]",), exit_code=1)
-    assert [matches(item, execute(item, tmp_path, os.environ)) for item in (apart, merged)] == [False, True]
+    assert [matches(item, execute(item, tmp_path, os.environ)) for item in (apart, merged)] == [
+        False,
+        True,
+    ]
 
 
 def test_a_rewritten_page_is_true_and_keeps_elisions_that_still_fit(tmp_path: Path) -> None:
     wrong = PAGE.replace("one\ntwo [..]", "ONE\ntwo [..]").replace("[...]\n", "")
     wrong = wrong.replace("echo told\ntold", "echo told\nlied")
     assert outcomes(wrong, tmp_path) == [False, True, False]
-    mended = rewritten(wrong, [execute(example, tmp_path, os.environ) for example in examples(wrong)])
+    mended = rewritten(
+        wrong, [execute(example, tmp_path, os.environ) for example in examples(wrong)]
+    )
     assert outcomes(mended, tmp_path) == [True, True, True]
     assert mended == PAGE.replace("[...]\n", "three\n")
 

@@ -1,4 +1,6 @@
-"""Counts over elements against float64 references: numpy's own floats, ml conventions by hand, every special value.
+"""Counts over elements against float64 references.
+
+Numpy's own floats, ml conventions by hand, every special value.
 
 It reads no file but those it writes.
 """
@@ -29,7 +31,21 @@ TORCH = {
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
 }
-SPECIAL = (0.0, -0.0, 1.0, -1.0, 448.0, -448.0, 1e-7, -1e-7, 6e-8, math.nan, math.inf, -math.inf, 0.015625)
+SPECIAL = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    448.0,
+    -448.0,
+    1e-7,
+    -1e-7,
+    6e-8,
+    math.nan,
+    math.inf,
+    -math.inf,
+    0.015625,
+)
 
 
 def values(data: bytes, dtype: str) -> np.ndarray:
@@ -55,7 +71,10 @@ def expected(data: bytes, dtype: str) -> dict[str, object]:
 
 
 def counted(found: Tally, dtype: str) -> dict[str, object]:
-    shown = {name: getattr(found, name) for name in ("num_elements", "num_nan", "num_positive_inf", "num_negative_inf")}
+    shown = {
+        name: getattr(found, name)
+        for name in ("num_elements", "num_nan", "num_positive_inf", "num_negative_inf")
+    }
     return shown | {
         "first": found.first,
         "absmax": value_of(dtype, found.largest_bits),
@@ -79,14 +98,23 @@ def test_any_bit_patterns_are_counted_as_float64_counts_them(dtype: str, data: b
 @pytest.mark.parametrize("dtype", TORCH)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_special_values_and_tensors_of_one_sign(dtype: str, sign: int) -> None:
-    for chosen in (SPECIAL, SPECIAL[2:3] * 9, (sign * 2.0,) * 70_000, (0.0,) * 8, (-0.0,) * 8, (sign * 1e-7,) * 8):
+    for chosen in (
+        SPECIAL,
+        SPECIAL[2:3] * 9,
+        (sign * 2.0,) * 70_000,
+        (0.0,) * 8,
+        (-0.0,) * 8,
+        (sign * 1e-7,) * 8,
+    ):
         data = torch.tensor(chosen, dtype=torch.float64).to(TORCH[dtype])
         raw = data.view(torch.uint8).numpy().tobytes()
         found = tally(memoryview(raw), dtype, first_element=0, is_full=True)
         assert counted(found, dtype) == expected(raw, dtype)
 
 
-@pytest.mark.parametrize(("dtype", "largest", "word"), [("F8_E4M3", 448.0, 0x7E), ("F8_E5M2", 57344.0, 0x7B)])
+@pytest.mark.parametrize(
+    ("dtype", "largest", "word"), [("F8_E4M3", 448.0, 0x7E), ("F8_E5M2", 57344.0, 0x7B)]
+)
 def test_saturated_fp8_values_are_counted(dtype: str, largest: float, word: int) -> None:
     data = bytes([word, word | 0x80, 0x10, word])
     assert values(data, dtype).tolist()[:2] == [largest, -largest]
@@ -95,7 +123,9 @@ def test_saturated_fp8_values_are_counted(dtype: str, largest: float, word: int)
 
 
 def test_an_exponent_only_format_has_one_nonfinite_value() -> None:
-    found = tally(memoryview(bytes([127, 255, 130, 255])), "F8_E8M0", first_element=10, is_full=False)
+    found = tally(
+        memoryview(bytes([127, 255, 130, 255])), "F8_E8M0", first_element=10, is_full=False
+    )
     assert (found.num_nan, found.first, value_of("F8_E8M0", found.largest_bits)) == (2, 11, 8.0)
 
 
@@ -103,12 +133,17 @@ def test_an_exponent_only_format_has_one_nonfinite_value() -> None:
 def test_the_norm_neither_overflows_nor_vanishes_in_float32(scale: float) -> None:
     x = (np.linspace(-1, 1, 100_001) * scale).astype(np.float32)
     found = tally(memoryview(x).cast("B"), "F32", first_element=0, is_full=True)
-    assert math.sqrt(found.squares) == pytest.approx(float(np.linalg.norm(x.astype(np.float64))), rel=1e-6)
+    assert math.sqrt(found.squares) == pytest.approx(
+        float(np.linalg.norm(x.astype(np.float64))), rel=1e-6
+    )
     assert found.num_nan == found.num_positive_inf == 0
 
 
 def test_a_signalling_nan_is_a_nan_like_any_other() -> None:
-    for dtype, data in (("BF16", bytes([0x80, 0x7F, 0x81, 0x7F, 0x01, 0x7F])), ("F32", bytes([1, 0, 0x80, 0x7F]))):
+    for dtype, data in (
+        ("BF16", bytes([0x80, 0x7F, 0x81, 0x7F, 0x01, 0x7F])),
+        ("F32", bytes([1, 0, 0x80, 0x7F])),
+    ):
         assert math.isnan(tally(memoryview(data), dtype, first_element=0, is_full=True).squares)
 
 
@@ -119,7 +154,9 @@ def test_integers_are_not_scanned() -> None:
 @given(st.binary(max_size=300), st.integers(0, 300))
 def test_crcs_of_two_parts_make_that_of_the_whole(data: bytes, cut: int) -> None:
     cut = min(cut, len(data))
-    assert combine(zlib.crc32(data[:cut]), zlib.crc32(data[cut:]), len(data) - cut) == zlib.crc32(data)
+    assert combine(zlib.crc32(data[:cut]), zlib.crc32(data[cut:]), len(data) - cut) == zlib.crc32(
+        data
+    )
 
 
 @given(
@@ -130,21 +167,34 @@ def test_crcs_of_two_parts_make_that_of_the_whole(data: bytes, cut: int) -> None
 )
 @settings(max_examples=80, deadline=None)
 def test_pieces_cut_anywhere_count_what_the_whole_counts(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, head: int, num_elements: int, cuts: list[int]
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    head: int,
+    num_elements: int,
+    cuts: list[int],
 ) -> None:
     x = np.random.default_rng(seed).integers(0, 2**32, num_elements, dtype=np.uint32)
     path = tmp_path_factory.getbasetemp() / "cut.bin"
     data = bytes(range(head)) + x.tobytes() + b"tail"
     path.write_bytes(data)
     end = head + 4 * num_elements
-    span, range_ = Span(key=0, start=head, end=end, dtype="F32"), Vouched(key=0, start=head, end=end)
-    whole = scan_piece(Piece(path=str(path), start=0, end=len(data), spans=(span,), vouched=(range_,), is_full=True))
+    span, range_ = (
+        Span(key=0, start=head, end=end, dtype="F32"),
+        Vouched(key=0, start=head, end=end),
+    )
+    whole = scan_piece(
+        Piece(
+            path=str(path), start=0, end=len(data), spans=(span,), vouched=(range_,), is_full=True
+        )
+    )
     assert whole.digest == xxhash.xxh3_128_digest(data)
     assert whole.crcs[0].crc32 == zlib.crc32(data[head:end])
     borders = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
     merged, crc = Tally(), 0
     for start, stop in pairwise(borders):
-        piece = Piece(path=str(path), start=start, end=stop, spans=(span,), vouched=(range_,), is_full=True)
+        piece = Piece(
+            path=str(path), start=start, end=stop, spans=(span,), vouched=(range_,), is_full=True
+        )
         facts = scan_piece(piece)
         assert facts.problem == ""
         merged.add(facts.counted[0].tally)

@@ -1,4 +1,6 @@
-"""One pass over whole checkpoints: digests, checksums and counts against torch and the plain libraries.
+"""One pass over whole checkpoints.
+
+Digests, checksums and counts against torch and the plain libraries.
 
 It damages copies of small real files and looks whether the damage is named.
 """
@@ -23,8 +25,10 @@ import xxhash
 from safetensors.torch import save_file
 
 from spiketriage import digests
-from spiketriage.facts import CheckpointFacts, Chunk, Extent, Promise, StoredFile, TensorFacts
-from spiketriage.readers.checkpoints import dcp, safetensors_files, torch_save
+from spiketriage.nouns.checkpoint import CheckpointFacts, Chunk, Extent, Promise, TensorFacts
+from spiketriage.nouns.file import StoredFile
+from spiketriage.readers.checkpoints.dcp import layout as dcp
+from spiketriage.readers.checkpoints.layouts import safetensors_files, torch_save
 from spiketriage.readers.scan import plan as planning
 from spiketriage.readers.scan import run as running
 from spiketriage.readers.scan.oddities import nonfinite, oddities
@@ -74,7 +78,9 @@ def test_counts_of_a_file_are_those_of_torch(tmp_path: Path, small_pieces: None)
     assert measured.stats["a.bias"].first_nonfinite == (2,)
     (file,) = measured.files
     data = (tmp_path / "model.safetensors").read_bytes()
-    pieces = [xxhash.xxh3_128_digest(data[start : start + 4096]) for start in range(0, len(data), 4096)]
+    pieces = [
+        xxhash.xxh3_128_digest(data[start : start + 4096]) for start in range(0, len(data), 4096)
+    ]
     assert file.digest == xxhash.xxh3_128_hexdigest(b"".join(pieces))
     assert [bytes.fromhex(one) for one in file.pieces] == pieces
 
@@ -83,7 +89,11 @@ def test_a_file_of_one_piece_has_the_digest_that_any_xxhsum_prints(tmp_path: Pat
     for name, data in (("a", b"x" * 5000), ("empty", b"")):
         (tmp_path / name).write_bytes(data)
     found = digest_files([tmp_path / "a", tmp_path / "empty", tmp_path / "gone"])
-    assert [one.digest for one in found] == [xxhash.xxh3_128_hexdigest(b"x" * 5000), xxhash.xxh3_128_hexdigest(b""), ""]
+    assert [one.digest for one in found] == [
+        xxhash.xxh3_128_hexdigest(b"x" * 5000),
+        xxhash.xxh3_128_hexdigest(b""),
+        "",
+    ]
     assert found[0].digest == digests.of_file(tmp_path / "a")
 
 
@@ -92,7 +102,9 @@ def torch_file(path: Path) -> CheckpointFacts:
     return torch_save.read(path)
 
 
-def test_every_flipped_bit_of_a_tensor_is_found_and_named_where_the_format_has_checksums(tmp_path: Path) -> None:
+def test_every_flipped_bit_of_a_tensor_is_found_and_named_where_the_format_has_checksums(
+    tmp_path: Path,
+) -> None:
     facts = torch_file(tmp_path / "x.pt")
     assert measure(facts, is_full=False).damage == ()
     good = (tmp_path / "x.pt").read_bytes()
@@ -103,13 +115,17 @@ def test_every_flipped_bit_of_a_tensor_is_found_and_named_where_the_format_has_c
         data = bytearray(good)
         data[(chunk.start + chunk.end) // 2] ^= 0x10
         (tmp_path / "x.pt").write_bytes(data)
-        assert torch.load(tmp_path / "x.pt", weights_only=True)["global_step"] == 7  # torch does not notice
+        assert (
+            torch.load(tmp_path / "x.pt", weights_only=True)["global_step"] == 7
+        )  # torch does not notice
         (damage,) = measure(torch_save.read(tmp_path / "x.pt"), is_full=False).damage
         assert damage.start <= chunk.start < chunk.end <= damage.end
         assert damage.expected.startswith("CRC-32 ")
 
 
-def test_damage_to_a_chunk_names_tensor_chunk_and_rank_file(tmp_path: Path, small_pieces: None) -> None:
+def test_damage_to_a_chunk_names_tensor_chunk_and_rank_file(
+    tmp_path: Path, small_pieces: None
+) -> None:
     source = Path(__file__).parents[2] / "fixtures" / "dcp" / "plain" / "step_3"
     folder = tmp_path / "step_3"
     shutil.copytree(source, folder)
@@ -121,7 +137,9 @@ def test_damage_to_a_chunk_names_tensor_chunk_and_rank_file(tmp_path: Path, smal
     path = folder / chunk.path
     data = bytearray(path.read_bytes())
     with zipfile.ZipFile(io.BytesIO(data[chunk.start : chunk.end])) as archive:
-        elements = archive.read(next(name for name in archive.namelist() if name.endswith("/data/0")))
+        elements = archive.read(
+            next(name for name in archive.namelist() if name.endswith("/data/0"))
+        )
     at = data.index(elements, chunk.start, chunk.end)
     data[at + len(elements) // 2] ^= 1
     path.write_bytes(data)
@@ -135,7 +153,14 @@ def facts_of(path: Path, **more: object) -> CheckpointFacts:
     size = path.stat().st_size
     file = StoredFile(path=path.name, size_bytes=size)
     return CheckpointFacts(
-        layout="x", name="x", path=path.parent, stated_steps=(), complete=True, world_size=1, files=(file,), **more
+        layout="x",
+        name="x",
+        path=path.parent,
+        stated_steps=(),
+        complete=True,
+        world_size=1,
+        files=(file,),
+        **more,
     )
 
 
@@ -159,7 +184,9 @@ def test_tensors_that_share_bytes_are_both_counted(tmp_path: Path) -> None:
         chunk = Chunk(path="data", start=start, end=end, offset=(0,), shape=shape)
         return TensorFacts(name=name, dtype="F32", shape=shape, role="parameter", chunks=(chunk,))
 
-    facts = facts_of(path, tensors=(tensor("whole", 0, 16), tensor("tail", 8, 16), tensor("head", 0, 8)))
+    facts = facts_of(
+        path, tensors=(tensor("whole", 0, 16), tensor("tail", 8, 16), tensor("head", 0, 8))
+    )
     stats = measure(facts, is_full=False).stats
     assert {name: one.num_nan for name, one in stats.items()} == {"whole": 1, "tail": 1, "head": 0}
     assert (stats["whole"].first_nonfinite, stats["tail"].first_nonfinite) == ((2,), (0,))
@@ -178,8 +205,14 @@ def test_what_cannot_be_in_a_healthy_state_is_told(tmp_path: Path) -> None:
     facts = safetensors_files.read(tmp_path / "model.safetensors")
     measured = measure(facts, is_full=True)
     told = sorted(oddities(facts.tensors, measured))
-    assert [text.partition(":")[0] for text in told] == ["flipped.weight", "tiny.weight", "w.exp_avg_sq"]
-    assert list(nonfinite(facts.tensors, measured)) == ["bad.weight: 0 NaN, 1 +Inf, 0 -Inf of 2, the first at [0, 1]"]
+    assert [text.partition(":")[0] for text in told] == [
+        "flipped.weight",
+        "tiny.weight",
+        "w.exp_avg_sq",
+    ]
+    assert list(nonfinite(facts.tensors, measured)) == [
+        "bad.weight: 0 NaN, 1 +Inf, 0 -Inf of 2, the first at [0, 1]"
+    ]
 
 
 class Remote(Executor):
@@ -193,7 +226,9 @@ class Remote(Executor):
 
 
 @pytest.mark.parametrize("kind", [ThreadPoolExecutor, ProcessPoolExecutor, Remote])
-def test_any_executor_gives_the_same_answer(tmp_path: Path, small_pieces: None, kind: type[Executor]) -> None:
+def test_any_executor_gives_the_same_answer(
+    tmp_path: Path, small_pieces: None, kind: type[Executor]
+) -> None:
     facts = torch_file(tmp_path / "x.pt")
     alone = measure(facts, is_full=True)
     with kind() if kind is Remote else kind(max_workers=2) as executor:
@@ -213,10 +248,19 @@ def test_an_extent_beyond_a_file_that_shrank_is_not_read(tmp_path: Path) -> None
 def facts_of_folder(folder: Path) -> CheckpointFacts:
     file = StoredFile(path="data", size_bytes=3)
     return CheckpointFacts(
-        layout="x", name="x", path=folder, stated_steps=(), complete=True, world_size=1, files=(file,)
+        layout="x",
+        name="x",
+        path=folder,
+        stated_steps=(),
+        complete=True,
+        world_size=1,
+        files=(file,),
     )
 
 
 def test_the_scan_needs_no_torch() -> None:
-    code = "import sys, spiketriage.readers.scan.run; sys.exit('torch' in sys.modules or 'pyarrow' in sys.modules)"
+    code = (
+        "import sys, spiketriage.readers.scan.run; sys.exit('torch' in sys.modules or "
+        "'pyarrow' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,12 +10,16 @@ from synthetic_view import SyntheticRun
 from spiketriage.diagnosis.setting import distance, make_setting
 
 
-def test_a_spike_of_a_run_whose_loss_still_falls_fast_is_far_outside_and_an_older_loss_is_not() -> None:
+def test_a_spike_of_a_run_whose_loss_still_falls_fast_is_far_outside_and_an_older_loss_is_not() -> (
+    None
+):
     run = SyntheticRun()
     for rank in run.ranks:
         for step in range(1, 81):
             run.metric(rank, step, loss__mean=1 + 3.5 * math.exp(-step / 22))
-        run.metric(rank, 75, loss__mean=4.6)  # as at the beginning: noise to a model that knows nothing of it
+        run.metric(
+            rank, 75, loss__mean=4.6
+        )  # as at the beginning: noise to a model that knows nothing of it
     view = run.view(suspect=75)
     anchors = replace(view.anchors, known_good="step-000060", older_good="step-000040")
     setting = make_setting(view, anchors, spiked=True)

@@ -1,4 +1,7 @@
-"""The list of stabilizers: every file is a member, says what it removes and costs, and is read without torch."""
+"""The list of stabilizers.
+
+Every file is a member, says what it removes and costs, and is read without torch.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,17 @@ def test_each_file_of_the_folder_is_a_member_and_each_member_a_file() -> None:
     files = {f"stabilizers.{path.stem}" for path in FOLDER.glob("*.py") if path.stem != "__init__"}
     assert {member.module for member in STABILIZERS} == {*files, "guard"}
     assert len({member.name for member in STABILIZERS}) == len(STABILIZERS)
-    assert [member.name for member in STABILIZERS if member.name != member.name.lower() or "_" in member.name] == []
+    assert [
+        member.name
+        for member in STABILIZERS
+        if member.name != member.name.lower() or "_" in member.name
+    ] == []
 
 
 @pytest.mark.parametrize("member", STABILIZERS, ids=lambda member: member.name)
-def test_each_member_says_in_one_sentence_what_it_removes_costs_and_when(member: Stabilizer) -> None:
+def test_each_member_says_in_one_sentence_what_it_removes_costs_and_when(
+    member: Stabilizer,
+) -> None:
     module = importlib.import_module(f"spiketriage.train.{member.module}")
     told = (module.NAME, module.REMOVES, module.COST, module.WHEN)
     assert told == (member.name, member.removes, member.cost, member.when)

@@ -37,7 +37,10 @@ class Stack(nn.Module):
 def growth(num_layers: int, residual: tuple[str, ...]) -> float:
     """How the mean square of the stream grows from start to end, at width 256."""
     model = Stack(num_layers, 256)
-    names = [(name.replace("mix", "mix.proj").replace("out", "out.proj"), p) for name, p in model.named_parameters()]
+    names = [
+        (name.replace("mix", "mix.proj").replace("out", "out.proj"), p)
+        for name, p in model.named_parameters()
+    ]
     init.initialise_(names, num_layers=num_layers, residual=residual, seed=3)
     x = torch.randn(64, 256, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -45,7 +48,8 @@ def growth(num_layers: int, residual: tuple[str, ...]) -> float:
 
 
 def test_the_residual_gain_bounds_the_stream_at_every_depth() -> None:
-    # each of 2L writes adds 1/(2L) of the stream's variance: (1 + 1/2L)^2L < e; without the gain it doubles 2L times
+    # each of 2L writes adds 1/(2L) of the stream's variance: (1 + 1/2L)^2L < e; without the gain it
+    # doubles 2L times
     for num_layers in (2, 8, 32):
         scaled = growth(num_layers, (".weight",))
         assert scaled == pytest.approx((1 + 1 / (2 * num_layers)) ** (2 * num_layers), rel=0.15)
@@ -68,7 +72,9 @@ def test_values_follow_from_seed_and_name_and_not_from_the_order_or_the_global_g
     def weights(order: list[str], seed: int) -> dict[str, Tensor]:
         torch.manual_seed(len(order))
         found = {name: torch.zeros(4, 6) for name in order}
-        init.initialise_([*found.items(), ("gain", torch.ones(4))], num_layers=2, residual=("out",), seed=seed)
+        init.initialise_(
+            [*found.items(), ("gain", torch.ones(4))], num_layers=2, residual=("out",), seed=seed
+        )
         return found
 
     one, other = weights(["a", "b.out"], 7), weights(["new", "b.out", "a"], 7)
@@ -83,9 +89,15 @@ def test_values_follow_from_seed_and_name_and_not_from_the_order_or_the_global_g
 
 def test_a_residual_suffix_that_fits_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match=r"'down\.weight'"):
-        init.initialise_([("up.weight", torch.zeros(2, 2))], num_layers=1, residual=("down.weight",), seed=0)
+        init.initialise_(
+            [("up.weight", torch.zeros(2, 2))], num_layers=1, residual=("down.weight",), seed=0
+        )
     stds = init.initialise_(
-        [("up.weight", torch.zeros(8, 4)), ("down.weight", torch.zeros(4, 8)), ("bias", torch.zeros(3))],
+        [
+            ("up.weight", torch.zeros(8, 4)),
+            ("down.weight", torch.zeros(4, 8)),
+            ("bias", torch.zeros(3)),
+        ],
         num_layers=2,
         residual=("down.weight",),
         seed=0,
@@ -98,7 +110,9 @@ def test_deepnorm_constants_and_what_they_bound() -> None:
     # the constants of a 100-layer decoder by hand: 200^¼ and 800^-¼
     assert (decoder.alpha, decoder.beta) == pytest.approx((3.7606, 0.18803), rel=1e-4)
     first, second = init.deepnorm_encoder_decoder(6, 6)
-    assert (first.alpha, first.beta) == pytest.approx((0.81 * 6**0.3125, 0.87 * 6**-0.3125), rel=1e-12)
+    assert (first.alpha, first.beta) == pytest.approx(
+        (0.81 * 6**0.3125, 0.87 * 6**-0.3125), rel=1e-12
+    )
     assert (second.alpha, second.beta) == pytest.approx((18**0.25, 72**-0.25), rel=1e-12)
     # the paper's condition for a bounded update of L layers, 2L sublayers: 2L · (β/α)² · 2 = const
     for num_layers in (1, 10, 1000):
@@ -129,7 +143,9 @@ def builder(*, mu: bool, lr: float = 0.01) -> Callable[[int, int], mup.Built]:
     """Models of any width under μP or SP, equal at the base width."""
 
     def build(width: int, seed: int) -> mup.Built:
-        model = MLP(width, mup.scaling("output", width=width, base_width=BASE).output if mu else 1.0)
+        model = MLP(
+            width, mup.scaling("output", width=width, base_width=BASE).output if mu else 1.0
+        )
         for name, weight in model.named_parameters():
             role = mup.role_of(name, weight, inputs=("read",), outputs=("head",))
             std = init.variance_preserving_std(12 if role == "input" else BASE, gain=math.sqrt(2))
@@ -163,10 +179,14 @@ def builder(*, mu: bool, lr: float = 0.01) -> Callable[[int, int], mup.Built]:
 def test_the_coordinate_check_passes_under_mup_and_fails_under_sp() -> None:
     layers = ("read", "first", "second", "logits")
     mu, sp = (
-        mup.coordinate_check(builder(mu=flag), widths=WIDTHS, layers=layers, inputs=INPUTS, num_steps=4, num_seeds=2)
+        mup.coordinate_check(
+            builder(mu=flag), widths=WIDTHS, layers=layers, inputs=INPUTS, num_steps=4, num_seeds=2
+        )
         for flag in (True, False)
     )
-    assert {layer: tuple(by_width) for layer, by_width in mu.change.items()} == dict.fromkeys(layers, WIDTHS)
+    assert {layer: tuple(by_width) for layer, by_width in mu.change.items()} == dict.fromkeys(
+        layers, WIDTHS
+    )
     assert max(abs(slope) for slope in mu.slope.values()) < 0.2, mu
     for layer in ("first", "second", "logits"):
         assert sp.slope[layer] > 0.4, sp
@@ -181,7 +201,10 @@ def test_scaling_rules_by_hand() -> None:
     assert mup.scaling("output", width=256, base_width=64).output == 0.25
     plain = mup.Scaling(init_std=1.0, lr=1.0, output=1.0, weight_decay=1.0)
     assert mup.scaling("input", width=256, base_width=64) == plain
-    assert all(mup.scaling(role, width=64, base_width=64) == plain for role in ("input", "hidden", "output"))
+    assert all(
+        mup.scaling(role, width=64, base_width=64) == plain
+        for role in ("input", "hidden", "output")
+    )
     assert mup.attention_scale(64, base_head_width=64) == 1 / 8
     assert mup.attention_scale(256, base_head_width=64) == 8 / 256
     with pytest.raises(UsageError, match="hidden"):
@@ -189,7 +212,9 @@ def test_scaling_rules_by_hand() -> None:
 
 
 def test_groups_hold_each_parameter_once_by_role() -> None:
-    model = nn.ModuleDict({"embed": nn.Embedding(5, 8), "mid": nn.Linear(8, 8), "head": nn.Linear(8, 5)})
+    model = nn.ModuleDict(
+        {"embed": nn.Embedding(5, 8), "mid": nn.Linear(8, 8), "head": nn.Linear(8, 5)}
+    )
     groups = mup.param_groups(
         model.named_parameters(),
         lr=1.0,
@@ -199,7 +224,11 @@ def test_groups_hold_each_parameter_once_by_role() -> None:
         inputs=("embed",),
         outputs=("head",),
     )
-    by_shape = {tuple(p.shape): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+    by_shape = {
+        tuple(p.shape): (group["lr"], group["weight_decay"])
+        for group in groups
+        for p in group["params"]
+    }
     assert sum(len(group["params"]) for group in groups) == 5
     assert by_shape[5, 8] == (1.0, 0.1)
     assert by_shape[8, 8] == (0.5, 0.2)

@@ -31,14 +31,22 @@ def drawn(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * scale
 
 
-def reference(hidden: Tensor, head: Tensor, labels: Tensor, z: float, cap: float | None) -> tuple[Tensor, list[Tensor]]:
+def reference(
+    hidden: Tensor, head: Tensor, labels: Tensor, z: float, cap: float | None
+) -> tuple[Tensor, list[Tensor]]:
     """Objective sum and gradients of hidden and head, fp64, on the valid rows alone, by torch's own cross-entropy."""
-    hidden, head = hidden.detach().double().requires_grad_(), head.detach().double().requires_grad_()
+    hidden, head = (
+        hidden.detach().double().requires_grad_(),
+        head.detach().double().requires_grad_(),
+    )
     kept = labels != IGNORE
     logits = hidden[kept] @ head.T
     if cap is not None:
         logits = cap * torch.tanh(logits / cap)
-    loss = F.cross_entropy(logits, labels[kept], reduction="sum") + z * logits.exp().sum(-1).log().square().sum()
+    loss = (
+        F.cross_entropy(logits, labels[kept], reduction="sum")
+        + z * logits.exp().sum(-1).log().square().sum()
+    )
     return loss.detach(), list(torch.autograd.grad(loss, (hidden, head)))
 
 
@@ -61,10 +69,14 @@ def test_loss_and_gradients_are_those_of_fp64_for_every_mask_and_chunk(
     hidden[labels == IGNORE] = float("nan")  # what padding may hold
     hidden.requires_grad_()
     head.requires_grad_()
-    chunked = linear_cross_entropy_sum(hidden, head, labels, z_coefficient=z, cap=cap, chunk_tokens=chunk)
+    chunked = linear_cross_entropy_sum(
+        hidden, head, labels, z_coefficient=z, cap=cap, chunk_tokens=chunk
+    )
     whole = cross_entropy_sum((hidden @ head.T).detach(), labels, z_coefficient=z, cap=cap)
     for loss in (chunked, whole):
-        assert float(loss.objective_sum.detach()) == pytest.approx(float(expected), rel=1e-5, abs=1e-6)
+        assert float(loss.objective_sum.detach()) == pytest.approx(
+            float(expected), rel=1e-5, abs=1e-6
+        )
         assert int(loss.num_valid) == int((labels != IGNORE).sum())
     seen = torch.autograd.grad(chunked.objective_sum, (hidden, head))
     for one, other in zip(seen, grads, strict=True):
@@ -73,7 +85,10 @@ def test_loss_and_gradients_are_those_of_fp64_for_every_mask_and_chunk(
 
 
 def test_the_whole_logits_form_has_the_same_gradient_and_reports_its_parts() -> None:
-    logits, labels = drawn(2, 5, V, scale=3.0), torch.tensor([[1, 2, IGNORE, 3, 4], [IGNORE, 0, 16, 5, IGNORE]])
+    logits, labels = (
+        drawn(2, 5, V, scale=3.0),
+        torch.tensor([[1, 2, IGNORE, 3, 4], [IGNORE, 0, 16, 5, IGNORE]]),
+    )
     logits[labels == IGNORE] = float("inf")
     logits.requires_grad_()
     loss = cross_entropy_sum(logits, labels, z_coefficient=0.5)
@@ -84,11 +99,14 @@ def test_the_whole_logits_form_has_the_same_gradient_and_reports_its_parts() -> 
     (ce + 0.5 * (logz * logz).sum()).backward()
     assert logits.grad is not None
     assert wide.grad is not None
-    torch.testing.assert_close(logits.grad[labels != IGNORE].double(), wide.grad, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        logits.grad[labels != IGNORE].double(), wide.grad, rtol=1e-5, atol=1e-6
+    )
     assert not logits.grad[labels == IGNORE].any()
     parts = (loss.ce_sum, loss.logz_sum, loss.logz_square_sum)
     assert [float(part) for part in parts] == pytest.approx(
-        [float(ce.detach()), float(logz.detach().sum()), float((logz * logz).detach().sum())], rel=1e-6
+        [float(ce.detach()), float(logz.detach().sum()), float((logz * logz).detach().sum())],
+        rel=1e-6,
     )
     assert not any(part.requires_grad for part in parts)
 
@@ -100,7 +118,8 @@ def test_z_loss_pulls_logz_to_zero_and_leaves_the_probabilities_alone() -> None:
     for _ in range(60):
         loss = cross_entropy_sum(logits, labels, z_coefficient=1.0)
         (grad,) = torch.autograd.grad(loss.objective_sum, logits)
-        # along the one direction that cross-entropy cannot see: the same number added to every logit
+        # along the one direction that cross-entropy cannot see: the same number added to every
+        # logit
         logits = (logits.detach() - 0.1 * grad.sum(-1, keepdim=True)).requires_grad_()
     assert float(cross_entropy_sum(logits, labels).logz_square_sum) < 1e-6
     torch.testing.assert_close(logits.detach().softmax(-1), before, rtol=1e-4, atol=1e-6)
@@ -125,7 +144,11 @@ class _Watch(torch.utils._python_dispatch.TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         result = func(*args, **(kwargs or {}))
-        self.sizes += [one.numel() for one in torch.utils._pytree.tree_leaves(result) if isinstance(one, Tensor)]
+        self.sizes += [
+            one.numel()
+            for one in torch.utils._pytree.tree_leaves(result)
+            if isinstance(one, Tensor)
+        ]
         return result
 
 
@@ -136,7 +159,9 @@ def test_a_bf16_head_accumulates_its_gradient_in_fp32() -> None:
     errors = {}
     for chunk in (4, 512):
         weight = head.clone().requires_grad_()
-        linear_cross_entropy_sum(hidden, weight, labels, chunk_tokens=chunk).objective_sum.backward()
+        linear_cross_entropy_sum(
+            hidden, weight, labels, chunk_tokens=chunk
+        ).objective_sum.backward()
         assert weight.grad is not None
         assert weight.grad.dtype == torch.bfloat16
         errors[chunk] = float((weight.grad.double() - exact).norm() / exact.norm())
@@ -181,7 +206,9 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(UsageError, match="do not fit"):
         cross_entropy_sum(drawn(2, 3, V), torch.zeros(2, 4, dtype=torch.int64))
     with pytest.raises(UsageError, match="chunks of 0"):
-        linear_cross_entropy_sum(drawn(2, D), drawn(V, D), torch.zeros(2, dtype=torch.int64), chunk_tokens=0)
+        linear_cross_entropy_sum(
+            drawn(2, D), drawn(V, D), torch.zeros(2, dtype=torch.int64), chunk_tokens=0
+        )
     for label in (-1, V):  # never read as class 0
         with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
             cross_entropy_sum(drawn(1, V), torch.tensor([label]))
@@ -195,7 +222,9 @@ def attention_reference(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, cap: floa
             for t in range(q.shape[2]):
                 keys = mask[b, 0, t].nonzero()[:, 0]
                 if len(keys):
-                    logits = cap * torch.tanh(k[b, h, keys] @ q[b, h, t] / math.sqrt(q.shape[-1]) / cap)
+                    logits = cap * torch.tanh(
+                        k[b, h, keys] @ q[b, h, t] / math.sqrt(q.shape[-1]) / cap
+                    )
                     result[b, h, t] = logits.softmax(0) @ v[b, h, keys]
     return result
 
@@ -225,7 +254,9 @@ def test_a_cap_behind_the_mask_would_let_masked_keys_in() -> None:
     mask = torch.tensor([[[[True, True, False]]]])
     q, k = torch.ones(1, 1, 1, 1), logits.nan_to_num(neginf=9.0).view(1, 1, 3, 1)
     values = torch.tensor([[1.0], [0.0], [7.0]]).view(1, 1, 3, 1)
-    assert float(capped_attention(q, k, values, mask, cap=2.0)) == pytest.approx(float(right[0]), rel=1e-6)
+    assert float(capped_attention(q, k, values, mask, cap=2.0)) == pytest.approx(
+        float(right[0]), rel=1e-6
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -242,7 +273,9 @@ def test_a_cap_computes_bf16_logits_in_fp32_and_must_be_positive() -> None:
     logits = drawn(100, scale=40.0).bfloat16()
     capped = cap_logits(logits, 30.0)
     assert capped.dtype == torch.float32
-    torch.testing.assert_close(capped.double(), 30 * torch.tanh(logits.double() / 30), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        capped.double(), 30 * torch.tanh(logits.double() / 30), rtol=1e-6, atol=1e-6
+    )
     with pytest.raises(UsageError):
         cap_logits(logits, 0.0)
 
@@ -252,7 +285,9 @@ def test_flex_attention_takes_the_same_cap() -> None:
     with pytest.warns(UserWarning, match="without torch.compile"):
         seen = flex_attention(q, k, v, score_mod=score_mod(4.0))
     everything = torch.ones(1, 1, 6, 6, dtype=torch.bool)
-    torch.testing.assert_close(seen, capped_attention(q, k, v, everything, cap=4.0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        seen, capped_attention(q, k, v, everything, cap=4.0), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_qk_norm_is_torchs_rms_norm_in_fp64_forward_and_backward() -> None:
@@ -260,20 +295,30 @@ def test_qk_norm_is_torchs_rms_norm_in_fp64_forward_and_backward() -> None:
     with torch.no_grad():
         norm.q_gain_K.copy_(drawn(8, seed=5))
         norm.k_gain_K.copy_(drawn(8, seed=6))
-    q, k = drawn(2, 3, 4, 8, seed=1, scale=9.0).requires_grad_(), drawn(2, 3, 4, 8, seed=2).requires_grad_()
+    q, k = (
+        drawn(2, 3, 4, 8, seed=1, scale=9.0).requires_grad_(),
+        drawn(2, 3, 4, 8, seed=2).requires_grad_(),
+    )
     for mine, x, gain in zip(norm(q, k), (q, k), (norm.q_gain_K, norm.k_gain_K), strict=True):
-        wide, wide_gain = x.detach().double().requires_grad_(), gain.detach().double().requires_grad_()
+        wide, wide_gain = (
+            x.detach().double().requires_grad_(),
+            gain.detach().double().requires_grad_(),
+        )
         expected = F.rms_norm(wide, (8,), wide_gain, eps=1e-6)
         torch.testing.assert_close(mine.double(), expected, rtol=1e-5, atol=1e-6)
         weight = drawn(2, 3, 4, 8, seed=7)
         seen = torch.autograd.grad((mine * weight).sum(), (x, gain))
-        for one, other in zip(seen, torch.autograd.grad((expected * weight).sum(), (wide, wide_gain)), strict=True):
+        for one, other in zip(
+            seen, torch.autograd.grad((expected * weight).sum(), (wide, wide_gain)), strict=True
+        ):
             torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
 
 
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 10_000), growth=st.sampled_from([1.0, 4.0, 1e4]))
-def test_attention_logits_stay_below_the_bound_however_large_q_and_k_grow(seed: int, growth: float) -> None:
+def test_attention_logits_stay_below_the_bound_however_large_q_and_k_grow(
+    seed: int, growth: float
+) -> None:
     norm = QKNorm(16)
     with torch.no_grad():
         norm.q_gain_K.copy_(drawn(16, seed=seed))

@@ -23,7 +23,10 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def codes(form: fp8.Format) -> list[float]:
-    """Every finite value of the format, by its definition and not by a cast: sign, exponent, mantissa."""
+    """Every finite value of the format, by its definition and not by a cast.
+
+    Sign, exponent, mantissa.
+    """
     mantissa_bits, bias = (3, 7) if form.name == "e4m3" else (2, 15)
     values = set()
     for code in range(128):
@@ -38,35 +41,48 @@ def codes(form: fp8.Format) -> list[float]:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_a_value_becomes_the_nearest_of_all_codes_and_large_ones_the_largest(form: fp8.Format) -> None:
+def test_a_value_becomes_the_nearest_of_all_codes_and_large_ones_the_largest(
+    form: fp8.Format,
+) -> None:
     table = torch.tensor(codes(form), dtype=torch.float64)
     assert float(table.max()) == form.largest
     values = drawn(4000) * 10 ** (drawn(4000, seed=1) * 3)
     seen = fp8.quantise(values, torch.ones(()), form)
     distance = (values.double()[:, None] - table).abs()
     # ties may go either way here: the distance is what must be least
-    torch.testing.assert_close((values.double() - seen.values.double()).abs(), distance.min(1).values, rtol=0, atol=0)
-    reach = table[-1] + (table[-1] - table[-2]) / 2  # beyond it the largest code is not the nearest of a longer list
+    torch.testing.assert_close(
+        (values.double() - seen.values.double()).abs(), distance.min(1).values, rtol=0, atol=0
+    )
+    reach = (
+        table[-1] + (table[-1] - table[-2]) / 2
+    )  # beyond it the largest code is not the nearest of a longer list
     assert float(seen.saturated_share) == float((values.abs() > reach).double().mean().float())
     nearest = table[distance.argmin(1)]
-    assert float(seen.underflow_share) == pytest.approx(float(((nearest == 0) & (values != 0)).double().mean()))
+    assert float(seen.underflow_share) == pytest.approx(
+        float(((nearest == 0) & (values != 0)).double().mean())
+    )
     assert float(seen.underflow_share) > 0
     assert float(seen.saturated_share) > 0
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1000), exponent=st.integers(-30, 30), margin=st.integers(0, 2))
-def test_current_scaling_never_saturates_and_errs_by_half_a_step(seed: int, exponent: int, margin: int) -> None:
+def test_current_scaling_never_saturates_and_errs_by_half_a_step(
+    seed: int, exponent: int, margin: int
+) -> None:
     values = drawn(64, seed=seed) * 2.0**exponent
     seen = fp8.quantise_current(values, fp8.E4M3, margin=margin)
     assert float(seen.saturated_share) == 0
     assert float(seen.scale) == pytest.approx(448 / 2**margin / float(values.abs().max()), rel=1e-6)
-    # 3 mantissa bits: half of 2^-3 relative, or half of the smallest subnormal 2^-9, plus fp32 rounding
+    # 3 mantissa bits: half of 2^-3 relative, or half of the smallest subnormal 2^-9, plus fp32
+    # rounding
     bound = torch.maximum(values.abs() * 2.0**-4, 2.0**-10 / seen.scale) * 1.001
     assert bool(((seen.values - values).abs() <= bound).all())
 
 
-@pytest.mark.parametrize("values", [torch.zeros(4), torch.zeros(0), torch.tensor([1.0, float("inf")])])
+@pytest.mark.parametrize(
+    "values", [torch.zeros(4), torch.zeros(0), torch.tensor([1.0, float("inf")])]
+)
 def test_nothing_and_nonfinite_give_a_scale_that_harms_nothing(values: Tensor) -> None:
     delayed = fp8.DelayedScale(fp8.E4M3, history_len=4)
     delayed.quantise(torch.tensor([7.0]))
@@ -77,10 +93,14 @@ def test_nothing_and_nonfinite_give_a_scale_that_harms_nothing(values: Tensor) -
     assert bool(torch.isfinite(delayed.history_A).all())
     assert bool(torch.isfinite(seen.values).all())
     assert float(fp8.quantise_current(values, fp8.E5M2).scale) == 1.0
-    assert math.isnan(float(fp8.quantise(torch.tensor([float("nan")]), torch.ones(()), fp8.E5M2).values))
+    assert math.isnan(
+        float(fp8.quantise(torch.tensor([float("nan")]), torch.ones(()), fp8.E5M2).values)
+    )
 
 
-def test_delayed_scaling_saturates_at_a_jump_says_so_and_follows_the_maximum_of_its_history() -> None:
+def test_delayed_scaling_saturates_at_a_jump_says_so_and_follows_the_maximum_of_its_history() -> (
+    None
+):
     delayed = fp8.DelayedScale(fp8.E4M3, history_len=3)
     scales, shares = [], []
     for amax in (1.0, 1.0, 100.0, 1.0, 1.0, 1.0, 1.0):
@@ -166,7 +186,9 @@ def test_router_z_loss_is_the_sum_over_valid_tokens() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000), num_chosen=st.integers(1, 4), capacity=st.integers(1, 12))
-def test_routing_load_drops_and_entropy_are_those_of_a_loop(seed: int, num_chosen: int, capacity: int) -> None:
+def test_routing_load_drops_and_entropy_are_those_of_a_loop(
+    seed: int, num_chosen: int, capacity: int
+) -> None:
     logits, valid = router(12, 4, seed)
     balance = moe.BalanceBias(4)
     balance.bias_E.copy_(drawn(4, seed=seed + 1))
@@ -176,7 +198,9 @@ def test_routing_load_drops_and_entropy_are_those_of_a_loop(seed: int, num_chose
     chosen_of: dict[int, list[int]] = {}
     for token in range(12):
         score = torch.sigmoid(logits[token].double())
-        chosen = sorted(range(4), key=lambda e, s=score: -float(s[e] + balance.bias_E[e]))[:num_chosen]
+        chosen = sorted(range(4), key=lambda e, s=score: -float(s[e] + balance.bias_E[e]))[
+            :num_chosen
+        ]
         if not valid[token]:
             assert not routing.gate_NC[token].any()
             assert not kept[token].any()

@@ -1,4 +1,7 @@
-"""Stabilizers on four real ranks: every rank does the same, and what it does is what one fp64 process would do."""
+"""Stabilizers on four real ranks.
+
+Every rank does the same, and what it does is what one fp64 process would do.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ def reference(layout: str) -> tuple[float, list[Tensor]]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_global_norm_and_the_clipped_gradients_are_those_of_one_fp64_process(layout: str, told: Told) -> None:
+def test_the_global_norm_and_the_clipped_gradients_are_those_of_one_fp64_process(
+    layout: str, told: Told
+) -> None:
     norm, grads = reference(layout)
     for one in told(layout):
         assert float(one["norm"]) == pytest.approx(norm, rel=1e-6)
@@ -59,7 +64,9 @@ def test_the_norm_is_that_of_torch_where_torch_knows_the_layout(layout: str, tol
         assert float(one["norm"]) == pytest.approx(float(one["torch"]), rel=1e-6)
 
 
-def test_clipping_by_a_local_norm_is_caught_because_the_norms_of_the_ranks_differ(told: Told) -> None:
+def test_clipping_by_a_local_norm_is_caught_because_the_norms_of_the_ranks_differ(
+    told: Told,
+) -> None:
     for layout in ("fsdp2", "hsdp", "tensor_parallel"):
         seen = told(layout)[0]
         assert len(set(seen["locals_of_ranks"].tolist())) > 1, layout
@@ -80,7 +87,9 @@ def test_pipeline_stages_with_other_parameters_count_together(told: Told) -> Non
     assert [float(one["norm"]) for one in told("stages")] == pytest.approx([expected] * 4, rel=1e-7)
 
 
-def test_a_loss_split_over_data_and_context_ranks_is_the_loss_of_the_whole_batch(told: Told) -> None:
+def test_a_loss_split_over_data_and_context_ranks_is_the_loss_of_the_whole_batch(
+    told: Told,
+) -> None:
     tokens_BL, valid_BL, hidden_BLD, head_VD = ranks.tokens()
     hidden, head = hidden_BLD.double().requires_grad_(), head_VD.double().requires_grad_()
     logits = (hidden @ head.T)[:, :-1]
@@ -104,7 +113,9 @@ def test_shifting_after_the_split_and_averaging_means_are_other_losses(told: Tol
     assert abs(float(one["mean"] - one["mean_of_means"])) > 0.01 * float(one["mean"])
 
 
-def test_an_overflow_on_one_rank_skips_the_step_on_all_and_leaves_the_state_alone(told: Told) -> None:
+def test_an_overflow_on_one_rank_skips_the_step_on_all_and_leaves_the_state_alone(
+    told: Told,
+) -> None:
     for one in told("overflow"):
         assert one["taken"] == [True, False, True, True]
         assert one["kept"] == [False, True, False, False]

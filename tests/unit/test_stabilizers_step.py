@@ -17,7 +17,13 @@ from spiketriage.practice.rehearsal.trainer.schedule import learning_rate
 from spiketriage.train.stabilizers import loss_scale
 from spiketriage.train.stabilizers.accumulation import Accumulator
 from spiketriage.train.stabilizers.clip import clip_, global_norm
-from spiketriage.train.stabilizers.loss_scale import ScaleRule, ScaleState, after, from_json, unscale_
+from spiketriage.train.stabilizers.loss_scale import (
+    ScaleRule,
+    ScaleState,
+    after,
+    from_json,
+    unscale_,
+)
 from spiketriage.train.stabilizers.schedules import WarmupCosine, WarmupStableDecay
 
 COSINE = WarmupCosine(peak=3e-3, floor=3e-4, warmup_steps=40, total_steps=400)
@@ -31,11 +37,15 @@ def with_grads(*grads: Tensor) -> list[nn.Parameter]:
     return parameters
 
 
-def test_a_norm_below_the_threshold_leaves_every_bit_and_one_above_it_is_scaled_by_torchs_factor() -> None:
+def test_a_norm_below_the_threshold_leaves_every_bit_and_one_above_it_is_scaled_by_torchs_factor() -> (
+    None
+):
     grads = [torch.tensor([3.0, 0.1]), torch.tensor([[4.0]])]
     mine, theirs = with_grads(*grads), with_grads(*grads)
     assert float(clip_(mine, 100.0).coefficient) == 1.0
-    assert all(torch.equal(p.grad, g) for p, g in zip(mine, grads, strict=True) if p.grad is not None)
+    assert all(
+        torch.equal(p.grad, g) for p, g in zip(mine, grads, strict=True) if p.grad is not None
+    )
     done = clip_(mine, 1.0)
     norm = torch.nn.utils.clip_grad_norm_(theirs, 1.0)
     assert float(done.norm) == pytest.approx(float(norm), rel=1e-7)
@@ -94,7 +104,9 @@ def test_wsd_by_hand() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(resume=st.integers(1, 100), later=st.integers(100, 500), step=st.integers(1, 600))
-def test_an_extended_wsd_keeps_every_step_up_to_the_resume(resume: int, later: int, step: int) -> None:
+def test_an_extended_wsd_keeps_every_step_up_to_the_resume(
+    resume: int, later: int, step: int
+) -> None:
     extended = WSD.extended(resume_step=resume, decay_start=later)
     if step <= resume:
         assert extended.lr(step) == WSD.lr(step)
@@ -113,7 +125,9 @@ def test_wsd_cannot_be_extended_out_of_its_decay() -> None:
 def test_schedules_without_sense_are_refused() -> None:
     for made in (
         lambda: WarmupCosine(peak=1.0, floor=0.0, warmup_steps=10, total_steps=10),
-        lambda: WarmupStableDecay(peak=1.0, floor=0.0, warmup_steps=11, decay_start=10, decay_steps=5),
+        lambda: WarmupStableDecay(
+            peak=1.0, floor=0.0, warmup_steps=11, decay_start=10, decay_steps=5
+        ),
         lambda: COSINE.lr(0),
     ):
         with pytest.raises(UsageError):
@@ -126,20 +140,28 @@ def test_the_scale_follows_torchs_grad_scaler(finite: list[bool], interval: int)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=interval)
     parameter = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=0.0)
-    state, rule = ScaleState(scale=2.0**8), ScaleRule(interval=interval, floor=0.0, ceiling=math.inf)
+    state, rule = (
+        ScaleState(scale=2.0**8),
+        ScaleRule(interval=interval, floor=0.0, ceiling=math.inf),
+    )
     for number, good in enumerate(finite):
         scaler.scale(parameter.sum())  # GradScaler makes its state here
         parameter.grad = torch.tensor([1.0 if good else math.inf])
         scaler.step(optimizer)
         scaler.update()
         state = after(state, finite=good, rule=rule)
-        assert (state.scale, state.num_finite) == (scaler.get_scale(), scaler.state_dict()["_growth_tracker"]), number
+        assert (state.scale, state.num_finite) == (
+            scaler.get_scale(),
+            scaler.state_dict()["_growth_tracker"],
+        ), number
     assert state.num_skipped == finite.count(False)
 
 
 @settings(max_examples=40, deadline=None)
 @given(before=st.lists(st.booleans(), max_size=20), behind=st.lists(st.booleans(), max_size=20))
-def test_a_restored_scale_goes_on_as_if_nothing_had_happened(before: list[bool], behind: list[bool]) -> None:
+def test_a_restored_scale_goes_on_as_if_nothing_had_happened(
+    before: list[bool], behind: list[bool]
+) -> None:
     rule, state = ScaleRule(interval=3, growth=1.7, backoff=0.3), ScaleState()
     for good in before:
         state = after(state, finite=good, rule=rule)
@@ -152,7 +174,12 @@ def test_a_restored_scale_goes_on_as_if_nothing_had_happened(before: list[bool],
 
 
 def test_a_partial_scale_state_is_refused_and_the_scale_has_a_floor_and_a_ceiling() -> None:
-    for stored in ({}, {"scale": 1.0}, {**ScaleState().to_json(), "more": 1}, {**ScaleState().to_json(), "scale": "1"}):
+    for stored in (
+        {},
+        {"scale": 1.0},
+        {**ScaleState().to_json(), "more": 1},
+        {**ScaleState().to_json(), "scale": "1"},
+    ):
         with pytest.raises(EvidenceError, match="loss-scale state"):
             from_json(stored)
     rule = ScaleRule(interval=1, floor=4.0, ceiling=16.0)
@@ -166,7 +193,9 @@ def test_unscaling_is_exact_and_fp16_gradients_are_refused() -> None:
     grads = [torch.randn(50), torch.randn(3, 3)]
     parameters = with_grads(*[grad * 2.0**13 for grad in grads])
     assert unscale_([*parameters, nn.Parameter(torch.zeros(2))], 2.0**13)
-    assert all(torch.equal(p.grad, g) for p, g in zip(parameters, grads, strict=True) if p.grad is not None)
+    assert all(
+        torch.equal(p.grad, g) for p, g in zip(parameters, grads, strict=True) if p.grad is not None
+    )
     with pytest.raises(UsageError, match="float16"):
         unscale_(with_grads(torch.ones(1, dtype=torch.float16)), 2.0)
 
@@ -207,7 +236,10 @@ def exact(model: nn.Sequential) -> dict[str, Tensor]:
 def error(seen: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
     """Largest error over tensors, relative to the tensor's largest element."""
     assert seen.keys() == wanted.keys()
-    return max(float((seen[name].double() - wanted[name]).abs().max() / wanted[name].abs().max()) for name in wanted)
+    return max(
+        float((seen[name].double() - wanted[name]).abs().max() / wanted[name].abs().max())
+        for name in wanted
+    )
 
 
 def test_accumulation_equals_the_full_batch_whatever_the_sizes_of_its_micro_batches() -> None:
@@ -226,7 +258,9 @@ def test_accumulation_equals_the_full_batch_whatever_the_sizes_of_its_micro_batc
         model.zero_grad()
     assert accumulator.num_micro == 64
     assert error(accumulator.take(num_rows), exact(model)) < 1e-5
-    assert error(means, exact(model)) > 1e-2  # the usual 1/num_micro weights rows by their micro-batch
+    assert (
+        error(means, exact(model)) > 1e-2
+    )  # the usual 1/num_micro weights rows by their micro-batch
 
 
 def test_bf16_gradients_are_summed_in_fp32() -> None:
@@ -251,6 +285,8 @@ def test_an_update_without_micro_batches_is_refused_and_unreached_parameters_are
     used.sum().backward()
     accumulator.add()
     assert used.grad is None
-    assert {name: grad.tolist() for name, grad in accumulator.take(4).items()} == {"used": [0.25, 0.25]}
+    assert {name: grad.tolist() for name, grad in accumulator.take(4).items()} == {
+        "used": [0.25, 0.25]
+    }
     with pytest.raises(RefusedError):
         accumulator.take(1)

@@ -14,10 +14,17 @@ from run_folder import write_run
 
 from spiketriage.errors import EvidenceError, RefusedError
 from spiketriage.incident import store
-from spiketriage.records import Anchors, Finding, Verdict, Where
+from spiketriage.nouns.incident import Anchors, Finding, Verdict, Where
 from spiketriage.runbook import status
 
-ANCHORS = Anchors(onset=100, suspect=100, reason="loss", known_good="step-000080", older_good="step-000040", refused={})
+ANCHORS = Anchors(
+    onset=100,
+    suspect=100,
+    reason="loss",
+    known_good="step-000080",
+    older_good="step-000040",
+    refused={},
+)
 AT = datetime(2026, 11, 29, 3, 12, tzinfo=UTC)
 
 
@@ -27,7 +34,9 @@ def incident(tmp_path: Path) -> store.Incident:
     return store.create(run, incidents=None, step=100, at=AT)
 
 
-def did(incident: store.Incident, *words: str, exit_code: int = 0, verdict: Verdict | None = None) -> None:
+def did(
+    incident: store.Incident, *words: str, exit_code: int = 0, verdict: Verdict | None = None
+) -> None:
     """What the journal holds after this command."""
     with incident.session(["spiketriage", *words]) as session:
         session.exit_code = exit_code
@@ -54,7 +63,9 @@ def verdict(kind: str, cause: str | None, next_experiment: str | None = None) ->
 
 
 def following(run: Path, incident: str | None = None) -> str:
-    (command,) = status.run(run, incidents=None, incident=incident, argv=["spiketriage"]).next_commands
+    (command,) = status.run(
+        run, incidents=None, incident=incident, argv=["spiketriage"]
+    ).next_commands
     assert takes(command) == ""
     return command
 
@@ -67,7 +78,12 @@ def states(run: Path) -> Sequence[str]:
 def test_next_follows_the_runbook_to_its_end(tmp_path: Path, incident: store.Incident) -> None:
     run = tmp_path / "run"
     assert following(run) == f"spiketriage freeze {run}"
-    for step, after in (("freeze", "hash"), ("hash", "check"), ("check", "replay"), ("replay", "branch")):
+    for step, after in (
+        ("freeze", "hash"),
+        ("hash", "check"),
+        ("check", "replay"),
+        ("replay", "branch"),
+    ):
         did(incident, step, str(run), exit_code=1)
         assert following(run) == f"spiketriage {after} {run}"
     did(incident, "branch", str(run), exit_code=5)
@@ -81,7 +97,9 @@ def test_next_follows_the_runbook_to_its_end(tmp_path: Path, incident: store.Inc
     assert states(run) == ["done"] * 7
 
 
-def test_a_step_that_stopped_is_the_next_one_again(tmp_path: Path, incident: store.Incident) -> None:
+def test_a_step_that_stopped_is_the_next_one_again(
+    tmp_path: Path, incident: store.Incident
+) -> None:
     run = tmp_path / "run"
     did(incident, "freeze", str(run))
     did(incident, "hash", str(run), exit_code=130)
@@ -91,7 +109,9 @@ def test_a_step_that_stopped_is_the_next_one_again(tmp_path: Path, incident: sto
     assert following(run) == f"spiketriage triage {run}"
 
 
-def test_what_hash_found_is_a_result_and_not_a_stop(tmp_path: Path, incident: store.Incident) -> None:
+def test_what_hash_found_is_a_result_and_not_a_stop(
+    tmp_path: Path, incident: store.Incident
+) -> None:
     run = tmp_path / "run"
     did(incident, "freeze", str(run), exit_code=6)
     did(incident, "hash", str(run), exit_code=4)
@@ -108,43 +128,64 @@ def test_a_command_at_work_is_named(tmp_path: Path, incident: store.Incident) ->
     run = tmp_path / "run"
     with incident.session(["spiketriage", "replay", "run"]):
         lines = status.run(run, incidents=None, incident=None, argv=[]).lines
-    assert any(line.startswith("at work since ") and line.endswith(": spiketriage replay run") for line in lines)
+    assert any(
+        line.startswith("at work since ") and line.endswith(": spiketriage replay run")
+        for line in lines
+    )
     assert f"process {os.getpid()} " in " ".join(lines)
     assert "at work" not in " ".join(status.run(run, incidents=None, incident=None, argv=[]).lines)
 
 
-def test_an_unknown_incident_is_answered_with_the_known_ones(tmp_path: Path, incident: store.Incident) -> None:
+def test_an_unknown_incident_is_answered_with_the_known_ones(
+    tmp_path: Path, incident: store.Incident
+) -> None:
     with pytest.raises(RefusedError, match=incident.id) as caught:
         status.run(tmp_path / "run", incidents=None, incident="zzz", argv=[])
     assert takes(caught.value.hint) == ""
     with pytest.raises(RefusedError) as missing:
         store.find(tmp_path / "run", incidents=tmp_path / "else", wanted=None)
-    assert missing.value.hint == f"spiketriage freeze {tmp_path / 'run'} --incidents {tmp_path / 'else'}"
+    assert (
+        missing.value.hint
+        == f"spiketriage freeze {tmp_path / 'run'} --incidents {tmp_path / 'else'}"
+    )
 
 
-def test_triage_covers_the_steps_that_it_always_takes(tmp_path: Path, incident: store.Incident) -> None:
+def test_triage_covers_the_steps_that_it_always_takes(
+    tmp_path: Path, incident: store.Incident
+) -> None:
     run = tmp_path / "run"
     did(incident, "freeze", str(run))
     did(incident, "triage", str(run), exit_code=1, verdict=verdict("established", "shard-bitrot"))
     assert states(run) == ["done", "done", "done", "open", "open", "done", "open"]
 
 
-def test_an_undecided_verdict_asks_for_its_experiment(tmp_path: Path, incident: store.Incident) -> None:
+def test_an_undecided_verdict_asks_for_its_experiment(
+    tmp_path: Path, incident: store.Incident
+) -> None:
     run = tmp_path / "run"
     did(incident, "freeze", str(run))
     did(incident, "bisect", str(run), exit_code=5, verdict=verdict("undetermined", None, "skip"))
     assert (
-        following(run, incident.id[:12]) == f"spiketriage branch {run} --experiment skip --incident {incident.id[:12]}"
+        following(run, incident.id[:12])
+        == f"spiketriage branch {run} --experiment skip --incident {incident.id[:12]}"
     )
 
 
-def test_what_speaks_against_the_run_and_the_verdict_are_shown(tmp_path: Path, incident: store.Incident) -> None:
+def test_what_speaks_against_the_run_and_the_verdict_are_shown(
+    tmp_path: Path, incident: store.Incident
+) -> None:
     run = tmp_path / "run"
     did(incident, "freeze", str(run))
     with incident.session(["spiketriage", "check"]) as session:
         session.findings([Finding(name="ids", outcome="agrees", summary="all")])
         session.findings(
-            [Finding(name="data-at-rest", outcome="differs", summary="shard 3 is not what the index says")]
+            [
+                Finding(
+                    name="data-at-rest",
+                    outcome="differs",
+                    summary="shard 3 is not what the index says",
+                )
+            ]
         )
         session.findings([Finding(name="code", outcome="differs", summary="restart", judged=False)])
         session.verdict(verdict("established", "shard-bitrot"))

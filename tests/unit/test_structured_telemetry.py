@@ -14,22 +14,24 @@ import pytest
 from telemetry_files import FIXTURES, LFS_POINTER
 
 from spiketriage.errors import EvidenceError
-from spiketriage.facts import LogFacts
+from spiketriage.nouns.telemetry import LogFacts
 from spiketriage.readers.look import best, look
-from spiketriage.readers.telemetry import (
+from spiketriage.readers.telemetry.formats import FORMATS
+from spiketriage.readers.telemetry.series.names import DEFAULT
+from spiketriage.readers.telemetry.stores import (
+    mlflow_store,
+    tensorboard,
+    trackio_store,
+    wandb_file,
+)
+from spiketriage.readers.telemetry.tables import (
     csv_file,
     deepspeed_csv,
     hf_trainer_state,
     jsonl,
     lightning_csv,
-    mlflow_store,
     olmo_metrics,
-    tensorboard,
-    trackio_store,
-    wandb_file,
 )
-from spiketriage.readers.telemetry.formats import FORMATS
-from spiketriage.readers.telemetry.names import DEFAULT
 
 READERS = (
     tensorboard, wandb_file, hf_trainer_state, mlflow_store, trackio_store, lightning_csv, deepspeed_csv, olmo_metrics,
@@ -49,8 +51,15 @@ HOSTILE = {
     "deep": b"[" * 100_000,
     "deep-object": b'{"step":1,"a":' * 50_000,
     "odd-state": b'{"log_history": [[], {"step": {}}, {"step": 1, "loss": {"a": NaN}}]}',
-    "log-in-log": b'{"step": NaN, "loss": 1}\n{"step": 1e400, "loss": 1}\n{"step": -9223372036854775809, "loss": 1}\n',
-    "wide": b"step," + b",".join(b"m%d" % k for k in range(30_000)) + b"\n" + b"1," * 30_000 + b"1\n",
+    "log-in-log": (
+        b'{"step": NaN, "loss": 1}\n{"step": 1e400, "loss": 1}\n{"step": -9223372036854775809, '
+        b'"loss": 1}\n'
+    ),
+    "wide": b"step,"
+    + b",".join(b"m%d" % k for k in range(30_000))
+    + b"\n"
+    + b"1," * 30_000
+    + b"1\n",
     "quote": b'step,loss\n1,"' + b"x" * 300_000,
     "sqlite": b"SQLite format 3\0" + bytes(100),
     "wandb": b":W&B\xe1\xbe\x00" + b"\x01\x02\x03\x04\xff\xff\x01" * 9000,
@@ -67,7 +76,9 @@ def check(facts: LogFacts, reader: ModuleType) -> None:
         assert series.times_s is None or len(series.times_s) == len(series.steps)
         assert all(0 <= place < len(series.steps) for place in series.reasons)
         assert series.trust
-        assert series.name == DEFAULT.canonical(series.written_as) or series.written_as == "train_loss"
+        assert (
+            series.name == DEFAULT.canonical(series.written_as) or series.written_as == "train_loss"
+        )
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.NAME)
@@ -94,7 +105,9 @@ def test_each_fixture_is_claimed_by_its_own_reader_and_well_formed(path: str) ->
 
 
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE.keys())
-@pytest.mark.parametrize(("reader", "name"), list(zip(READERS, NAMES, strict=True)), ids=lambda one: str(one)[:20])
+@pytest.mark.parametrize(
+    ("reader", "name"), list(zip(READERS, NAMES, strict=True)), ids=lambda one: str(one)[:20]
+)
 def test_hostile_content_becomes_facts_or_a_sentence(
     reader: ModuleType, name: str, content: bytes, tmp_path: Path
 ) -> None:
@@ -140,7 +153,9 @@ def test_paths_that_are_no_files(reader: ModuleType, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mlflow/mlflow.db", "trackio.db"])
 @pytest.mark.parametrize("change", ["page", "cut", "longer"])
-def test_a_database_that_lost_a_page_or_its_end_is_a_problem(tmp_path: Path, name: str, change: str) -> None:
+def test_a_database_that_lost_a_page_or_its_end_is_a_problem(
+    tmp_path: Path, name: str, change: str
+) -> None:
     data = bytearray((FIXTURES / name).read_bytes())
     if change == "page":
         data[len(data) // 2 : len(data) // 2 + 4096] = bytes(4096)

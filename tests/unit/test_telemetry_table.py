@@ -1,4 +1,7 @@
-"""The Parquet of all telemetry: every point is in it once, in bucket order, and nonfinite ones can be asked for."""
+"""The Parquet of all telemetry.
+
+Every point is in it once, in bucket order, and nonfinite ones can be asked for.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,12 @@ from command_line import call
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiketriage.facts import Series
+from spiketriage.evidence import telemetry_table
+from spiketriage.evidence.series_table import tables
+from spiketriage.evidence.telemetry_table import write_parquet
 from spiketriage.incident.store import Incident, create
-from spiketriage.readers.telemetry.lineage import Telemetry
-from spiketriage.records import Segment, StepRecord
-from spiketriage.runbook import telemetry_table
-from spiketriage.runbook.series_table import tables
-from spiketriage.runbook.telemetry_table import write_parquet
+from spiketriage.nouns.telemetry import Segment, Series, StepRecord
+from spiketriage.readers.telemetry.run.lineage import Telemetry
 
 NAN, INF = math.nan, math.inf
 
@@ -51,7 +53,9 @@ def keys(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 def bucket(number: int, ranks: int, num_steps: int = 2000) -> pa.Table:
     steps = np.tile(np.arange(number * 2000, number * 2000 + num_steps), ranks)
     rank = np.repeat(np.arange(ranks), num_steps)
-    return pa.table({"attempt": np.zeros_like(steps), "rank": rank, "step": steps, "loss": steps + rank / 100.0})
+    return pa.table(
+        {"attempt": np.zeros_like(steps), "rank": rank, "step": steps, "loss": steps + rank / 100.0}
+    )
 
 
 def test_series_side_by_side_make_a_row_a_step(tmp_path: Path) -> None:
@@ -66,7 +70,13 @@ def test_series_side_by_side_make_a_row_a_step(tmp_path: Path) -> None:
             ]
         ),
     )
-    fixed = {"attempt": 0, "production": True, "source": "log.jsonl", "wall_time_s": None, "lr": None}
+    fixed = {
+        "attempt": 0,
+        "production": True,
+        "source": "log.jsonl",
+        "wall_time_s": None,
+        "lr": None,
+    }
     other = {**fixed, "source": "other.csv", "rank": None, "step": 2, "loss/mean": 9.0}
     first = {**fixed, "rank": 0, "step": 1, "loss/mean": 3.5, "lr": 0.1, "wall_time_s": 10.0}
     third = {**fixed, "rank": 0, "step": 3, "loss/mean": INF, "lr": 0.3, "wall_time_s": 12.0}
@@ -106,7 +116,13 @@ def test_a_rollback_keeps_both_values_and_marks_the_later_attempt(tmp_path: Path
 def test_a_step_that_a_source_gives_twice_has_two_rows(tmp_path: Path) -> None:
     rows = written(
         tmp_path / "t.parquet",
-        tables([series("loss", [(5, 1.0), (4, 0.5), (5, 2.0)]), series("lr", {5: 0.1}), series("loss", {5: 3.0})]),
+        tables(
+            [
+                series("loss", [(5, 1.0), (4, 0.5), (5, 2.0)]),
+                series("lr", {5: 0.1}),
+                series("loss", {5: 3.0}),
+            ]
+        ),
     )
     assert [(row["step"], row["loss"], row["lr"]) for row in rows] == [
         (4, 0.5, None),
@@ -147,13 +163,23 @@ def test_every_point_is_in_the_table_once(
     )
     column_of = {"loss": "loss", "Rank": "metric/Rank", "step": "metric/step"}
     seen = Counter(
-        (row["source"], name, row["attempt"], row["rank"], row["step"], np.float64(row[column]).tobytes())
+        (
+            row["source"],
+            name,
+            row["attempt"],
+            row["rank"],
+            row["step"],
+            np.float64(row[column]).tobytes(),
+        )
         for row in rows
         for name, column in column_of.items()
         if row.get(column) is not None
     )
     assert seen == expected
-    ordered = [(row["step"] // 2000, -1 if row["rank"] is None else row["rank"], row["step"]) for row in rows]
+    ordered = [
+        (row["step"] // 2000, -1 if row["rank"] is None else row["rank"], row["step"])
+        for row in rows
+    ]
     assert ordered == sorted(ordered)
 
 
@@ -168,8 +194,13 @@ def test_a_large_bucket_has_row_groups_of_whole_ranks_and_small_ones_share(
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     spans = []
     for group in groups:
-        found = {group.column(i).path_in_schema: group.column(i).statistics for i in range(group.num_columns)}
-        spans.append([group.num_rows, *(f(found[key]) for key in ("rank", "step") for f in (_low, _high))])
+        found = {
+            group.column(i).path_in_schema: group.column(i).statistics
+            for i in range(group.num_columns)
+        }
+        spans.append(
+            [group.num_rows, *(f(found[key]) for key in ("rank", "step") for f in (_low, _high))]
+        )
         assert found["loss"] is None
     assert spans == [
         [4000, 0, 1, 0, 1999],
@@ -246,7 +277,9 @@ def test_a_metric_called_like_a_key_does_not_replace_it(tmp_path: Path) -> None:
     )
     (row,) = written(tmp_path / "t.parquet", Telemetry(segments=(segment,), problems=()))
     assert (row["rank"], row["step"], row["attempt"], row["production"]) == (3, 7, 0, True)
-    assert sorted(row[name] for name in ("metric/step", "metric/metric/step", "metric/Attempt")) == [1.5, 2.5, 9.0]
+    assert sorted(
+        row[name] for name in ("metric/step", "metric/metric/step", "metric/Attempt")
+    ) == [1.5, 2.5, 9.0]
     assert math.isnan(row["loss"])
 
 

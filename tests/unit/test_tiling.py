@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiketriage.readers.checkpoints.tiling import flaw
+from spiketriage.readers.checkpoints.building.tiling import flaw
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -49,7 +49,9 @@ def test_a_box_cut_anyhow_is_tiled_by_its_pieces(tiling: tuple[tuple[int, ...], 
 
 @settings(max_examples=150)
 @given(tilings(), st.data())
-def test_what_painting_refuses_is_refused(tiling: tuple[tuple[int, ...], list[Box]], data: st.DataObject) -> None:
+def test_what_painting_refuses_is_refused(
+    tiling: tuple[tuple[int, ...], list[Box]], data: st.DataObject
+) -> None:
     shape, boxes = tiling
     number = data.draw(st.integers(0, len(boxes) - 1))
     at, size = boxes[number]
@@ -77,8 +79,14 @@ def test_what_painting_refuses_is_refused(tiling: tuple[tuple[int, ...], list[Bo
         ([((0, 0), (3, 4)), ((2, 0), (2, 4))], "two chunks hold 2:3 of axis 0"),
         ([((0, 0), (3, 4))], "no chunk holds 3:4 of axis 0"),
         ([((0, 0), (3, 4)), ((3, 0), (3, 4))], "a chunk ends at 6 of axis 0, which ends at 4"),
-        ([((0, 0), (2, 2)), ((0, 2), (2, 2)), ((2, 0), (2, 2))], "the chunks hold 12 elements of 16"),
-        ([((0, 0), (2, 2)), ((0, 2), (2, 2)), ((2, 0), (2, 2)), ((2, 0), (2, 2))], "overlap and leave a hole"),
+        (
+            [((0, 0), (2, 2)), ((0, 2), (2, 2)), ((2, 0), (2, 2))],
+            "the chunks hold 12 elements of 16",
+        ),
+        (
+            [((0, 0), (2, 2)), ((0, 2), (2, 2)), ((2, 0), (2, 2)), ((2, 0), (2, 2))],
+            "overlap and leave a hole",
+        ),
         ([((0,), (4,))], "does not have 2 dimensions"),
         ([], "the chunks hold 0 elements of 16"),
     ],

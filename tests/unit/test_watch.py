@@ -1,4 +1,7 @@
-"""`spiketriage watch`: what it says of a trace on standard input and of a run that is still being written."""
+"""`spiketriage watch`.
+
+What it says of a trace on standard input and of a run that is still being written.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from command_line import PROGRAM, ROOT, environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiketriage.runbook import watch
+from spiketriage.tools import watch
 
 
 def trace(num: int = 200, **spikes: float) -> list[dict[str, object]]:
@@ -27,7 +30,9 @@ def trace(num: int = 200, **spikes: float) -> list[dict[str, object]]:
     made: list[dict[str, object]] = []
     for step in range(1, num + 1):
         loss = spikes.get(f"s{step}", 2.5 + 3 * math.exp(-step / 20) + rng.gauss(0, 0.05))
-        made.append({"step": step, "loss": loss, "grad_norm": math.exp(rng.gauss(0, 0.1)), "lr": 1e-3})
+        made.append(
+            {"step": step, "loss": loss, "grad_norm": math.exp(rng.gauss(0, 0.1)), "lr": 1e-3}
+        )
     return made
 
 
@@ -51,11 +56,18 @@ def test_alarm_steps_come_in_order_and_the_exit_code_says_so() -> None:
 
 @pytest.mark.parametrize("written", ["NaN", '"NaN"', '"nan"', "Infinity", '"-inf"', '"Infinity"'])
 def test_nonfinite_values_are_understood_bare_and_as_strings(written: str) -> None:
-    assert read([b'{"step": 1, "loss": 3.0}\n', f'{{"step": 2, "loss": {written}}}\n'.encode()]) == (1, [(2, "loss")])
+    assert read(
+        [b'{"step": 1, "loss": 3.0}\n', f'{{"step": 2, "loss": {written}}}\n'.encode()]
+    ) == (1, [(2, "loss")])
 
 
 def test_what_other_loggers_call_it_is_understood() -> None:
-    record = {"train/global_step": 7, "train/loss": "NaN", "train/grad_norm": 1.0, "train/learning_rate": 1e-4}
+    record = {
+        "train/global_step": 7,
+        "train/loss": "NaN",
+        "train/grad_norm": 1.0,
+        "train/learning_rate": 1e-4,
+    }
     assert read(lines([record])) == (1, [(7, "loss")])
 
 
@@ -68,8 +80,17 @@ def test_evaluation_rows_are_passed_over_and_a_vanished_loss_is_not() -> None:
     assert read(lines([*records, gone | {"loss": None}])) == (1, [(61, "loss")])
 
 
-def test_bad_lines_are_counted_and_named_and_never_fatal(capsys: pytest.CaptureFixture[str]) -> None:
-    bad = [b"garbage\n", b"[1]\n", b'{"loss": 2}\n', b'{"step": 1, "loss": [1]}\n', b"\xff\xfe\n", b'{"step": 1.5}\n']
+def test_bad_lines_are_counted_and_named_and_never_fatal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bad = [
+        b"garbage\n",
+        b"[1]\n",
+        b'{"loss": 2}\n',
+        b'{"step": 1, "loss": [1]}\n',
+        b"\xff\xfe\n",
+        b'{"step": 1.5}\n',
+    ]
     code, told = read([*bad, b"[" * 100_000 + b"\n", *lines(trace(s120=9.0))])
     assert (code, told) == (1, [(120, "loss")])
     said = capsys.readouterr().err
@@ -96,7 +117,9 @@ def test_a_log_that_grows_is_followed_and_no_step_is_judged_twice(tmp_path: Path
     def looks() -> Iterator[None]:
         for upto in (130, 130, 199, 200):
             yield
-            path.write_bytes(b"".join(whole[:upto]) + whole[upto][:7] if upto < 200 else b"".join(whole))
+            path.write_bytes(
+                b"".join(whole[:upto]) + whole[upto][:7] if upto < 200 else b"".join(whole)
+            )
         yield
 
     told: list[int] = []
@@ -111,7 +134,12 @@ def _start(*words: str, **more: object) -> subprocess.Popen[str]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     command = [sys.executable, "-c", PROGRAM, "watch", *words]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment()}
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "env": environment(),
+    }
     return subprocess.Popen(command, text=True, cwd=ROOT, preexec_fn=hear, **{**pipes, **more})  # type: ignore[call-overload,no-any-return]
 
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from spiketriage.diagnosis.cause import Cause
-from spiketriage.diagnosis.causes.data import bad_document, index_changed, rare_but_clean_batch, shard_bitrot
+from spiketriage.diagnosis.causes.data import (
+    bad_document,
+    index_changed,
+    rare_but_clean_batch,
+    shard_bitrot,
+)
 from spiketriage.diagnosis.causes.numerics import fp16_overflow, kernel_shape_bug
 from spiketriage.diagnosis.causes.optimization import (
     hyperparameter_change,

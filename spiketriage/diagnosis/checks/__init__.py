@@ -27,7 +27,7 @@ from spiketriage.diagnosis.checks import (
     system_events,
 )
 from spiketriage.diagnosis.view import View
-from spiketriage.records import Finding
+from spiketriage.nouns.incident import Finding
 
 
 class Check(Protocol):

@@ -1,6 +1,7 @@
 """Check: each attempt runs the code and the config that its generation was written with.
 
-A change of code is context, every healthy run has some; a change of config is judged. It never reads code.
+A change of code is context, every healthy run has some; a change of config is judged. It never
+reads code.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, untestable
 from spiketriage.diagnosis.view import AttemptIdentity, View
-from spiketriage.records import Finding, Identity, Manifest, Where
+from spiketriage.nouns.checkpoint import Manifest
+from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.telemetry import Identity
 
 NAME = "code-identity"
 CONFIG = "config-identity"
@@ -50,14 +53,24 @@ def _compare(view: View, part: _Part) -> Finding:
     num_compared = 0
     for item in view.identities():
         manifest = view.reference(item.attempt)
-        if manifest is None or not part.of_manifest(manifest) or not part.of_identity(item.identity):
+        if (
+            manifest is None
+            or not part.of_manifest(manifest)
+            or not part.of_identity(item.identity)
+        ):
             continue
         num_compared += 1
         if part.of_identity(item.identity) != part.of_manifest(manifest):
             return _differs(part, item, manifest)
     if not num_compared:
-        return untestable(part.name, f"no manifest states the digest of its {part.noun}", judged=part.judged)
-    return agrees(part.name, f"every attempt runs the {part.noun} of the generation it continues", judged=part.judged)
+        return untestable(
+            part.name, f"no manifest states the digest of its {part.noun}", judged=part.judged
+        )
+    return agrees(
+        part.name,
+        f"every attempt runs the {part.noun} of the generation it continues",
+        judged=part.judged,
+    )
 
 
 def _differs(part: _Part, item: AttemptIdentity, manifest: Manifest) -> Finding:
@@ -67,9 +80,14 @@ def _differs(part: _Part, item: AttemptIdentity, manifest: Manifest) -> Finding:
     return Finding(
         name=part.name,
         outcome="differs",
-        summary=f"the {part.noun} changed where attempt {item.attempt} begins {begin}: it is not that of "
+        summary=f"the {part.noun} changed where attempt {item.attempt} begins {begin}: it is not "
+        "that of "
         f"{manifest.generation}{paths}{context}",
-        where=Where(step=item.first_step, rank=None, path=item.identity.code_path if part is CODE_PART else None),
+        where=Where(
+            step=item.first_step,
+            rank=None,
+            path=item.identity.code_path if part is CODE_PART else None,
+        ),
         expected=part.of_manifest(manifest),
         seen=part.of_identity(item.identity),
         judged=part.judged,

@@ -7,24 +7,38 @@ from __future__ import annotations
 
 from spiketriage.diagnosis.findings import agrees, counted, ranks_text, untestable
 from spiketriage.diagnosis.view import RankDumps, View
-from spiketriage.records import Finding, Where
+from spiketriage.nouns.incident import Finding, Where
 
 NAME = "collectives"
 UNKNOWN = "no-dump"  # somebody waits for a rank that left none: a hang or a copy that was left out
 
 
 def run(view: View) -> tuple[Finding, ...]:
-    """One finding: the first disagreement of the first folder of dumps that has one; none without dumps."""
-    apart = [one for one in view.dumps if one.disagreement is not None and one.disagreement.aspect != UNKNOWN]
+    """One finding: the first disagreement of the first folder of dumps that has one.
+
+    None without dumps.
+    """
+    apart = [
+        one
+        for one in view.dumps
+        if one.disagreement is not None and one.disagreement.aspect != UNKNOWN
+    ]
     if apart:
         return (_differs(apart[0], len(apart)),)
     for one in view.dumps:
         if one.disagreement is not None:
-            return (untestable(NAME, f"{one.folder}: {one.disagreement.sentence}", where=_where(one)),)
+            return (
+                untestable(NAME, f"{one.folder}: {one.disagreement.sentence}", where=_where(one)),
+            )
     several = [one for one in view.dumps if one.num_dumps > 1]
     if several:
         num_dumps = sum(one.num_dumps for one in several)
-        return (agrees(NAME, f"the flight-recorder dumps of {counted(num_dumps, 'rank')} show no disagreement"),)
+        return (
+            agrees(
+                NAME,
+                f"the flight-recorder dumps of {counted(num_dumps, 'rank')} show no disagreement",
+            ),
+        )
     if view.dumps:
         return (untestable(NAME, f"{view.dumps[0].folder}: there is the dump of one rank only"),)
     return ()
@@ -33,7 +47,9 @@ def run(view: View) -> tuple[Finding, ...]:
 def _differs(dumps: RankDumps, num_folders: int) -> Finding:
     found = dumps.disagreement
     assert found is not None, "only folders with a disagreement come here"
-    others = f" ({counted(num_folders, 'folder')} of dumps disagree in all)" if num_folders > 1 else ""
+    others = (
+        f" ({counted(num_folders, 'folder')} of dumps disagree in all)" if num_folders > 1 else ""
+    )
     most, *rest = found.versions
     never = [f"{ranks_text(found.absent)}: never called it"] if found.absent else []
     return Finding(

@@ -1,6 +1,7 @@
 """Check: the suspect step draws from the data sources about as the steps before it did.
 
-A step that is rich in a rare source can spike without any fault; this check never looks into documents.
+A step that is rich in a rare source can spike without any fault; this check never looks into
+documents.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
 from spiketriage.diagnosis.view import View, documents_of
-from spiketriage.records import DataIndex, Finding, StepRecord, Where
+from spiketriage.nouns.data import DataIndex
+from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.telemetry import StepRecord
 
 NAME = "composition"
 MIN_STEPS = 20
 MARGIN = 1.5
-MIN_DEVIANCE = 10.0  # a sampler with fixed quotas has almost no spread; below this no batch is unusual
+MIN_DEVIANCE = (
+    10.0  # a sampler with fixed quotas has almost no spread; below this no batch is unusual
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +45,19 @@ def run(view: View) -> tuple[Finding, ...]:
     mixes = {step: _mix(records, index) for step, records in view.history().items()}
     mixes = {step: mix for step, mix in mixes.items() if mix.num_documents}
     if suspect not in mixes:
-        return (untestable(NAME, "the suspect step recorded no document of the index", where=Where(step=suspect)),)
+        return (
+            untestable(
+                NAME,
+                "the suspect step recorded no document of the index",
+                where=Where(step=suspect),
+            ),
+        )
     before = {step: mix for step, mix in mixes.items() if step < suspect}
-    others = before if len(before) >= MIN_STEPS else {step: mix for step, mix in mixes.items() if step != suspect}
+    others = (
+        before
+        if len(before) >= MIN_STEPS
+        else {step: mix for step, mix in mixes.items() if step != suspect}
+    )
     if len(others) < MIN_STEPS:
         reason = f"only {counted(len(others), 'other step')} to compare with"
         return (untestable(NAME, reason, where=Where(step=suspect)),)
@@ -51,14 +66,23 @@ def run(view: View) -> tuple[Finding, ...]:
 
 
 def _mix(records: Mapping[int, StepRecord], index: DataIndex) -> _Mix:
-    documents = [index.documents[n] for r in records.values() for n in documents_of(r) if n in index.documents]
+    documents = [
+        index.documents[n]
+        for r in records.values()
+        for n in documents_of(r)
+        if n in index.documents
+    ]
     num_bytes: Counter[str] = Counter()
     for document in documents:
         num_bytes[document.source] += document.length_bytes
-    return _Mix(num_documents=Counter(document.source for document in documents), num_bytes=num_bytes)
+    return _Mix(
+        num_documents=Counter(document.source for document in documents), num_bytes=num_bytes
+    )
 
 
-def _compare(suspect: int, mix: _Mix, others: Mapping[int, _Mix], after: Mapping[int, _Mix]) -> Finding:
+def _compare(
+    suspect: int, mix: _Mix, others: Mapping[int, _Mix], after: Mapping[int, _Mix]
+) -> Finding:
     usual = _total(others)
     limit = max(MIN_DEVIANCE, MARGIN * max(_deviance(other, usual) for other in others.values()))
     seen = _deviance(mix, usual)
@@ -67,14 +91,18 @@ def _compare(suspect: int, mix: _Mix, others: Mapping[int, _Mix], after: Mapping
     if seen <= limit:
         return agrees(
             NAME,
-            f"step {suspect} mixes its sources as others do (deviance {seen:.1f}, unusual above {limit:.1f})",
+            (
+                f"step {suspect} mixes its sources as others do (deviance {seen:.1f}, unusual "
+                f"above {limit:.1f})"
+            ),
         )
     alike = sum(1 for other in after.values() if _deviance(other, usual) > limit)
     stays = f"; {alike} of {counted(len(after), 'later step')} are unusual too" if after else ""
     return Finding(
         name=NAME,
         outcome="differs",
-        summary=f"step {suspect}: {share:.0%} of its bytes come from source {source}, usually {share_usual:.1%}{stays}",
+        summary=f"step {suspect}: {share:.0%} of its bytes come from source {source}, usually "
+        f"{share_usual:.1%}{stays}",
         where=Where(step=suspect, stage="ids", key=source),
         expected=f"{source} {share_usual:.4f} of bytes, deviance at most {limit:.1f}",
         seen=f"{source} {share:.4f} of bytes, deviance {seen:.1f}",
@@ -92,11 +120,19 @@ def _total(mixes: Mapping[int, _Mix]) -> _Mix:
 
 
 def _excess(mix: _Mix, usual: _Mix, source: str) -> float:
-    """Contribution of one source to the deviance; smoothed, so that an unseen source is not infinite."""
-    total, num_sources = sum(usual.num_documents.values()), len(usual.num_documents.keys() | {source})
+    """Contribution of one source to the deviance.
+
+    Smoothed, so that an unseen source is not infinite.
+    """
+    total, num_sources = (
+        sum(usual.num_documents.values()),
+        len(usual.num_documents.keys() | {source}),
+    )
     expected = (usual.num_documents.get(source, 0) + 0.5) / (total + 0.5 * num_sources)
     number = mix.num_documents.get(source, 0)
-    return number * math.log(number / (sum(mix.num_documents.values()) * expected)) if number else 0.0
+    return (
+        number * math.log(number / (sum(mix.num_documents.values()) * expected)) if number else 0.0
+    )
 
 
 def _deviance(mix: _Mix, usual: _Mix) -> float:

@@ -1,6 +1,7 @@
 """Check: the bytes that a step consumed are those that the index promised when it was written.
 
-It compares digests of the moment of reading with the index and never reads a shard: the disk is for `hash`.
+It compares digests of the moment of reading with the index and never reads a shard: the disk is for
+`hash`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from dataclasses import dataclass, replace
 
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
 from spiketriage.diagnosis.view import View
-from spiketriage.records import DataIndex, Finding, StepRecord, Where
+from spiketriage.nouns.data import DataIndex
+from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.telemetry import StepRecord
 
 NAME = "consumed-content"
 AT_SPIKE = "consumed-at-spike"
@@ -29,11 +32,19 @@ def run(view: View) -> tuple[Finding, ...]:
     index = view.index
     if index is None:
         return (untestable(NAME, "the run has no readable data index"),)
-    changed = [m.generation for m in view.manifests() if m.index_digest and m.index_digest != index.digest]
+    changed = [
+        m.generation for m in view.manifests() if m.index_digest and m.index_digest != index.digest
+    ]
     if changed:
-        return (untestable(NAME, f"the index itself is not the one that {listed(changed)} was trained on"),)
+        return (
+            untestable(
+                NAME, f"the index itself is not the one that {listed(changed)} was trained on"
+            ),
+        )
     history = view.history()
-    documents = sum(len(record.content) for records in history.values() for record in records.values())
+    documents = sum(
+        len(record.content) for records in history.values() for record in records.values()
+    )
     if not documents:
         return (untestable(NAME, "no step recorded digests of the documents it consumed"),)
     foreign = [
@@ -42,7 +53,9 @@ def run(view: View) -> tuple[Finding, ...]:
         for rank, record in sorted(records.items())
         if (found := _foreign(record.content, index))
     ]
-    at_spike = _at_spike(view.suspect, [item for item in foreign if item.step == view.suspect], index)
+    at_spike = _at_spike(
+        view.suspect, [item for item in foreign if item.step == view.suspect], index
+    )
     if foreign:
         return (_differs(NAME, foreign, index), at_spike)
     text = f"{counted(documents, 'document')} were consumed with the bytes that the index promises"
@@ -50,20 +63,30 @@ def run(view: View) -> tuple[Finding, ...]:
 
 
 def _at_spike(suspect: int | None, foreign: list[_Foreign], index: DataIndex) -> Finding:
-    """The same about the suspect step alone: what another step consumed does not explain this spike."""
+    """The same about the suspect step alone.
+
+    What another step consumed does not explain this spike.
+    """
     if suspect is None:
         return untestable(AT_SPIKE, "no suspect step")
     if foreign:
         number = counted(sum(len(item.documents) for item in foreign), "document")
-        summary = f"the suspect step {suspect} itself consumed {number} that the index does not hold"
+        summary = (
+            f"the suspect step {suspect} itself consumed {number} that the index does not hold"
+        )
         return replace(_differs(AT_SPIKE, foreign, index), summary=summary)
     return agrees(AT_SPIKE, f"step {suspect} consumed the bytes that the index promises")
 
 
 def _foreign(content: Mapping[str, str], index: DataIndex) -> tuple[str, ...]:
-    """Documents whose digest as consumed is not the index's; unknown documents are for the check of ids."""
+    """Documents whose digest as consumed is not the index's.
+
+    Unknown documents are for the check of ids.
+    """
     return tuple(
-        name for name, seen in content.items() if name in index.documents and index.documents[name].digest != seen
+        name
+        for name, seen in content.items()
+        if name in index.documents and index.documents[name].digest != seen
     )
 
 
@@ -74,9 +97,13 @@ def _differs(name: str, foreign: list[_Foreign], index: DataIndex) -> Finding:
     return Finding(
         name=name,
         outcome="differs",
-        summary=f"step {first.step}, rank {first.rank}: the bytes consumed as {listed(first.documents)} "
-        f"are not those of the index ({document.shard}, offset {document.offset_bytes}); {steps} in all",
-        where=Where(step=first.step, stage="content", key=document.id, rank=first.rank, path=document.shard),
+        summary=f"step {first.step}, rank {first.rank}: the bytes consumed as "
+        f"{listed(first.documents)} "
+        f"are not those of the index ({document.shard}, offset {document.offset_bytes}); "
+        f"{steps} in all",
+        where=Where(
+            step=first.step, stage="content", key=document.id, rank=first.rank, path=document.shard
+        ),
         expected=document.digest,
         seen=first.record.content[document.id],
         magnitude=float(sum(len(item.documents) for item in foreign)),

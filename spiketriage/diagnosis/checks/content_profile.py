@@ -1,6 +1,7 @@
 """Check: the suspect step's documents look like other documents of the same source.
 
-It profiles bytes as they lie on disk, read-only, and never parses them. A rare source must agree with itself.
+It profiles bytes as they lie on disk, read-only, and never parses them. A rare source must agree
+with itself.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ from numpy.typing import NDArray
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
 from spiketriage.diagnosis.view import View, documents_of
 from spiketriage.errors import EvidenceError
+from spiketriage.nouns.data import DataIndex, Document
+from spiketriage.nouns.incident import Finding, Where
 from spiketriage.readers.data.native_index import read_document
-from spiketriage.records import DataIndex, Document, Finding, Where
 
 NAME = "content-profile"
 MIN_GROUP_BYTES = 40
 FEW_DOCUMENTS = 20
 MAX_DOCUMENTS = 600  # drawn from a source for comparison
 NUM_GROUPS = 120
-# Neighbours in an ordered source are more alike than a random group of it: a clean stretch of a sorted table lay 1.5
-# times outside. Noise, repetition and a wrong tokenizer lie above 4 bits where clean groups stay below 0.6.
+# Neighbours in an ordered source are more alike than a random group of it: a clean stretch of a
+# sorted table lay 1.5 times outside. Noise, repetition and a wrong tokenizer lie above 4 bits where
+# clean groups stay below 0.6.
 KL_MARGIN = 2.5
 
 Shares = NDArray[np.float64]
@@ -89,7 +92,9 @@ def run(view: View) -> tuple[Finding, ...]:
         return (untestable(NAME, "the run has no readable data index", where=where),)
     chosen = _chosen(view, suspect, index)
     if not any(chosen.values()):
-        return (untestable(NAME, "the suspect step recorded no document of the index", where=where),)
+        return (
+            untestable(NAME, "the suspect step recorded no document of the index", where=where),
+        )
     try:
         return (_judge(suspect, chosen, index),)
     except EvidenceError as error:
@@ -99,7 +104,9 @@ def run(view: View) -> tuple[Finding, ...]:
 def _chosen(view: View, suspect: int, index: DataIndex) -> dict[int, tuple[Document, ...]]:
     records = view.history().get(suspect, {})
     return {
-        rank: tuple(index.documents[name] for name in documents_of(record) if name in index.documents)
+        rank: tuple(
+            index.documents[name] for name in documents_of(record) if name in index.documents
+        )
         for rank, record in records.items()
     }
 
@@ -107,7 +114,9 @@ def _chosen(view: View, suspect: int, index: DataIndex) -> dict[int, tuple[Docum
 def _judge(suspect: int, chosen: Mapping[int, tuple[Document, ...]], index: DataIndex) -> Finding:
     used = {document.id for documents in chosen.values() for document in documents}
     everything = chain.from_iterable(chosen.values())
-    others = {source: _others(index, source, used) for source in sorted({d.source for d in everything})}
+    others = {
+        source: _others(index, source, used) for source in sorted({d.source for d in everything})
+    }
     oddities: list[_Oddity] = []
     notes = [_few(source, texts) for source, texts in others.items() if len(texts) < FEW_DOCUMENTS]
     num_judged = 0
@@ -125,11 +134,21 @@ def _judge(suspect: int, chosen: Mapping[int, tuple[Document, ...]], index: Data
         return _differs(suspect, max(oddities, key=lambda item: item.ratio), told)
     if any(len(group.text) >= MIN_GROUP_BYTES for group in refused):
         # A group that has nothing to be compared with is not clean: it is unknown.
-        return untestable(NAME, f"step {suspect}: a part could not be judged{told}", where=Where(step=suspect))
+        return untestable(
+            NAME, f"step {suspect}: a part could not be judged{told}", where=Where(step=suspect)
+        )
     if not num_judged:
-        return untestable(NAME, f"nothing of step {suspect} could be judged{told}", where=Where(step=suspect))
+        return untestable(
+            NAME, f"nothing of step {suspect} could be judged{told}", where=Where(step=suspect)
+        )
     judged = counted(num_judged, "group")
-    return agrees(NAME, f"step {suspect}: documents look like their sources in all {judged} by rank and source{told}")
+    return agrees(
+        NAME,
+        (
+            f"step {suspect}: documents look like their sources in all {judged} by rank and "
+            f"source{told}"
+        ),
+    )
 
 
 def _few(source: str, texts: tuple[bytes, ...]) -> str:
@@ -146,7 +165,10 @@ def _unjudgeable(group: _Group) -> str:
 
 
 def _groups(
-    rank: int, documents: tuple[Document, ...], index: DataIndex, others: Mapping[str, tuple[bytes, ...]]
+    rank: int,
+    documents: tuple[Document, ...],
+    index: DataIndex,
+    others: Mapping[str, tuple[bytes, ...]],
 ) -> Iterator[_Group]:
     """A rank's documents by source; sources of which it holds too few bytes are judged together."""
     small: list[_Part] = []
@@ -163,8 +185,13 @@ def _groups(
 
 
 def _others(index: DataIndex, source: str, used: set[str]) -> tuple[bytes, ...]:
-    """Other documents of a source, drawn with a fixed seed: an incident always gives the same finding."""
-    names = sorted(n for n, document in index.documents.items() if document.source == source and n not in used)
+    """Other documents of a source, drawn with a fixed seed.
+
+    An incident always gives the same finding.
+    """
+    names = sorted(
+        n for n, document in index.documents.items() if document.source == source and n not in used
+    )
     drawn = random.Random(source).sample(names, min(len(names), MAX_DOCUMENTS))
     return tuple(read_document(index, index.documents[name]) for name in drawn)
 
@@ -177,11 +204,24 @@ def _oddities(group: _Group) -> list[_Oddity]:
     most_kl = max(item.kl_bits for item in usual)
     longest = max(item.longest_run_bytes for item in usual)
     most_high = max(item.high_share for item in usual)
-    least_zlib, most_zlib = min(item.zlib_ratio for item in usual), max(item.zlib_ratio for item in usual)
+    least_zlib, most_zlib = (
+        min(item.zlib_ratio for item in usual),
+        max(item.zlib_ratio for item in usual),
+    )
     limits = (
         ("unigram KL (bits)", own.kl_bits, most_kl, own.kl_bits / (KL_MARGIN * most_kl)),
-        ("longest run of one byte", own.longest_run_bytes, longest, own.longest_run_bytes / (3 * longest)),
-        ("share of bytes above 127", own.high_share, most_high, own.high_share / (3 * most_high + 0.05)),
+        (
+            "longest run of one byte",
+            own.longest_run_bytes,
+            longest,
+            own.longest_run_bytes / (3 * longest),
+        ),
+        (
+            "share of bytes above 127",
+            own.high_share,
+            most_high,
+            own.high_share / (3 * most_high + 0.05),
+        ),
         ("zlib ratio", own.zlib_ratio, least_zlib, 0.6 * least_zlib / own.zlib_ratio),
         ("zlib ratio", own.zlib_ratio, most_zlib, own.zlib_ratio / (1.3 * most_zlib)),
     )
@@ -196,7 +236,10 @@ def _random_profiles(group: _Group, totals: Mapping[str, Shares]) -> Iterator[_P
     """Profiles of texts with exactly as many bytes of each source, each from documents in random order."""
     draw = random.Random(len(group.text))
     for _ in range(NUM_GROUPS):
-        texts = {p.source: _filled(draw.sample(p.others, len(p.others)), p.size_bytes) for p in group.parts}
+        texts = {
+            p.source: _filled(draw.sample(p.others, len(p.others)), p.size_bytes)
+            for p in group.parts
+        }
         rest = {source: totals[source] - _counts(text) for source, text in texts.items()}
         yield _profile(b"".join(texts.values()), _expected(group, rest))
 
@@ -249,8 +292,10 @@ def _differs(suspect: int, odd: _Oddity, told: str) -> Finding:
     return Finding(
         name=NAME,
         outcome="differs",
-        summary=f"step {suspect}, rank {group.rank}: documents labelled {group.sources} do not look like it: "
-        f"{odd.measure} {odd.seen:.3g}, at the outside {odd.usual:.3g} in {NUM_GROUPS} random groups "
+        summary=f"step {suspect}, rank {group.rank}: documents labelled {group.sources} do not "
+        "look like it: "
+        f"{odd.measure} {odd.seen:.3g}, at the outside {odd.usual:.3g} in {NUM_GROUPS} "
+        "random groups "
         f"of that size ({listed(documents)}){told}",
         where=Where(step=suspect, stage="content", key=_worst(group), rank=group.rank),
         expected=f"{odd.measure} as in {group.sources}, at the outside {odd.usual:.4g}",
@@ -266,5 +311,9 @@ def _worst(group: _Group) -> str:
         rest = _counts(b"".join(part.others))
         expected = (rest + 0.5) / (rest.sum() + 128)
         for document, text in zip(part.documents, part.texts, strict=True):
-            far[document.id] = -float(np.log2(expected[np.frombuffer(text, dtype=np.uint8)]).mean()) if text else 0.0
+            far[document.id] = (
+                -float(np.log2(expected[np.frombuffer(text, dtype=np.uint8)]).mean())
+                if text
+                else 0.0
+            )
     return max(far, key=lambda name: far[name])

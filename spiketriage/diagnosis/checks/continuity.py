@@ -1,6 +1,7 @@
 """Check: the weights before a step are, bit for bit, the weights that the step before left in the same rank.
 
-Exact in every mode, also in nondeterministic runs; it never compares ranks and never crosses a load.
+Exact in every mode, also in nondeterministic runs; it never compares ranks and never crosses a
+load.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
 from spiketriage.diagnosis.view import View, broken_since_load, broken_tensors, stage_digests
-from spiketriage.records import Finding, LoadRecord, StepRecord, Where
+from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.telemetry import LoadRecord, StepRecord
 
 NAME = "continuity"
 ONE_TENSOR, SEVERAL_TENSORS = "one tensor", "several tensors"  # a flipped bit changes one
@@ -30,7 +32,9 @@ def run(view: View) -> tuple[Finding, ...]:
     num_compared = 0
     for rank in view.telemetry.ranks:
         for earlier, later in _pairs(view, rank):
-            num_compared += bool(_left_by(earlier).keys() & stage_digests(later, "params_before").keys())
+            num_compared += bool(
+                _left_by(earlier).keys() & stage_digests(later, "params_before").keys()
+            )
             if found := _break_between(earlier, later):
                 breaks.append(found)
     if breaks:
@@ -50,7 +54,10 @@ def _pairs(view: View, rank: int) -> Iterator[tuple[StepRecord | LoadRecord, Ste
         if stage_digests(record, "params_before"):
             if load is not None:
                 yield load, record
-            elif previous and (previous.attempt, previous.step + 1) == (record.attempt, record.step):
+            elif previous and (previous.attempt, previous.step + 1) == (
+                record.attempt,
+                record.step,
+            ):
                 yield previous, record
         previous = record
 
@@ -81,7 +88,8 @@ def _differs(breaks: list[_Break]) -> Finding:
     return Finding(
         name=NAME,
         outcome="differs",
-        summary=f"rank {rank}: {first.tensor}{others} changed in memory between the end of step {step - 1} "
+        summary=f"rank {rank}: {first.tensor}{others} changed in memory between the end of step "
+        f"{step - 1} "
         f"and the start of step {step}, with no optimizer step in between{again}",
         where=Where(
             step=step,

@@ -1,6 +1,7 @@
 """Check: no link of the chain holds a NaN or an infinity, at any step, on any rank.
 
-It names the first such link in chain order and never looks at metrics: those can be wrong on their own.
+It names the first such link in chain order and never looks at metrics: those can be wrong on their
+own.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from collections.abc import Mapping
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
 from spiketriage.diagnosis.view import View
-from spiketriage.records import Finding, Link, StepRecord, Where
+from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.telemetry import Link, StepRecord
 from spiketriage.wire.chain import position
 
 NAME = "finiteness"
@@ -18,11 +20,17 @@ NAME = "finiteness"
 def run(view: View) -> tuple[Finding, ...]:
     """One finding: the first nonfinite link of the run."""
     history = view.history()
-    bad = {step: records for step, records in history.items() if any(r.nonfinite for r in records.values())}
+    bad = {
+        step: records
+        for step, records in history.items()
+        if any(r.nonfinite for r in records.values())
+    }
     if bad:
         step = min(bad)
         return (_nonfinite(step, bad[step], len(bad)),)
-    num_steps = sum(any(record.digests for record in records.values()) for records in history.values())
+    num_steps = sum(
+        any(record.digests for record in records.values()) for records in history.values()
+    )
     if not num_steps:
         return (untestable(NAME, "no step recorded a link of the chain"),)
     return (agrees(NAME, f"every recorded link of {counted(num_steps, 'step')} is finite"),)
@@ -35,7 +43,8 @@ def _nonfinite(step: int, records: Mapping[int, StepRecord], num_steps: int) -> 
     return Finding(
         name=NAME,
         outcome="nonfinite",
-        summary=f"step {step}: the first NaN or infinity of the run stands in {link.stage} {link.key} "
+        summary=f"step {step}: the first NaN or infinity of the run stands in {link.stage} "
+        f"{link.key} "
         f"on rank {ranks[0]}{others} ({counted(num_steps, 'step')} nonfinite in all)",
         where=Where(step=step, stage=link.stage, key=link.key, rank=ranks[0]),
         expected="finite",
@@ -45,8 +54,13 @@ def _nonfinite(step: int, records: Mapping[int, StepRecord], num_steps: int) -> 
 
 
 def _first_link(records: Mapping[int, StepRecord]) -> Link:
-    """The earliest stage over all ranks; within it the order in which the lowest rank listed its links."""
+    """The earliest stage over all ranks.
+
+    Within it the order in which the lowest rank listed its links.
+    """
     listed = [
-        (position(link.stage), rank, at, link) for rank, r in records.items() for at, link in enumerate(r.nonfinite)
+        (position(link.stage), rank, at, link)
+        for rank, r in records.items()
+        for at, link in enumerate(r.nonfinite)
     ]
     return min(listed)[3]

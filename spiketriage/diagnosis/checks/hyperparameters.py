@@ -1,6 +1,7 @@
 """Check: betas, eps, weight decay and clip, as applied and as the process states them, are the manifest's.
 
-The manifest is that of the generation which the attempt continues; it never looks at the learning rate.
+The manifest is that of the generation which the attempt continues; it never looks at the learning
+rate.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
 from spiketriage.diagnosis.view import View
-from spiketriage.records import Finding, Manifest, Where
+from spiketriage.nouns.checkpoint import Manifest
+from spiketriage.nouns.incident import Finding, Where
 
 NAME = "hyperparameters"
 # Metric as applied → the names under which trainers state it.
@@ -47,13 +49,20 @@ def run(view: View) -> tuple[Finding, ...]:
     return (
         agrees(
             NAME,
-            f"hyper-parameters are those of {stated[0].generation} at every step, as applied and as stated",
+            (
+                f"hyper-parameters are those of {stated[0].generation} at every step, as "
+                "applied and as stated"
+            ),
         ),
     )
 
 
 def _wrong_as_applied(view: View, references: Mapping[int, Manifest | None]) -> list[_Wrong]:
-    stated = {attempt: _by_metric(manifest.hparams) for attempt, manifest in references.items() if manifest}
+    stated = {
+        attempt: _by_metric(manifest.hparams)
+        for attempt, manifest in references.items()
+        if manifest
+    }
     return [
         _Wrong(step=step, rank=rank, field=name, expected=expected, seen=record.metrics[name])
         for step, records in view.history().items()
@@ -90,7 +99,10 @@ def _by_metric(hparams: Mapping[str, Any]) -> dict[str, object]:
     betas = hparams.get("betas")
     if isinstance(betas, list | tuple) and len(betas) == 2:
         spread = {"beta1": betas[0], "beta2": betas[1], **spread}
-    found = {metric: next((spread[name] for name in names if name in spread), None) for metric, names in NAMES.items()}
+    found = {
+        metric: next((spread[name] for name in names if name in spread), None)
+        for metric, names in NAMES.items()
+    }
     return {metric: value for metric, value in found.items() if isinstance(value, int | float)}
 
 
@@ -98,7 +110,9 @@ def _equal(seen: object, expected: object) -> bool:
     if isinstance(seen, int | float) and isinstance(expected, int | float):
         return seen == expected or math.isclose(seen, expected, rel_tol=RELATIVE_TOLERANCE)
     if isinstance(seen, list | tuple) and isinstance(expected, list | tuple):
-        return len(seen) == len(expected) and all(_equal(a, b) for a, b in zip(seen, expected, strict=True))
+        return len(seen) == len(expected) and all(
+            _equal(a, b) for a, b in zip(seen, expected, strict=True)
+        )
     return seen == expected
 
 
@@ -108,12 +122,15 @@ def _differs(wrong: list[_Wrong]) -> Finding:
     for item in sorted(wrong, key=lambda item: item.step):
         fields.setdefault(item.field, item)
     ranks = {item.rank for item in wrong}
-    named = ", ".join(f"{name} is {item.seen} instead of {item.expected}" for name, item in fields.items())
+    named = ", ".join(
+        f"{name} is {item.seen} instead of {item.expected}" for name, item in fields.items()
+    )
     first = next(iter(fields.values()))
     return Finding(
         name=NAME,
         outcome="differs",
-        summary=f"from step {first_step}: {named} ({counted(len({item.step for item in wrong}), 'step')})",
+        summary=f"from step {first_step}: {named} "
+        f"({counted(len({item.step for item in wrong}), 'step')})",
         where=Where(
             step=first_step,
             stage="clip_lr" if "clip" in first.field else "optimizer",

@@ -1,10 +1,12 @@
 """Check: every document that a step names exists, and none is used twice before its source has been used up.
 
-It works on names alone, never on bytes; a sampler that draws with replacement is recognised, not accused.
+It works on names alone, never on bytes; a sampler that draws with replacement is recognised, not
+accused.
 
-Where the names of a batch say their epoch (an object with `epoch`), each epoch is judged by itself: one that drops its
-last batch leaves documents unused. Ranks draw at the same time: those that fill up the last batch of a source with
-documents from its beginning do so when the whole step has used it up.
+Where the names of a batch say their epoch (an object with `epoch`), each epoch is judged by itself:
+one that drops its last batch leaves documents unused. Ranks draw at the same time: those that fill
+up the last batch of a source with documents from its beginning do so when the whole step has used
+it up.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from itertools import groupby
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
 from spiketriage.diagnosis.view import History, View, documents_of
-from spiketriage.records import DataIndex, Finding, Where
+from spiketriage.nouns.data import DataIndex
+from spiketriage.nouns.incident import Finding, Where
 
 NAME = "ids"
 MIN_DUE = 5.0  # repetitions due by now; seeing none has a chance of e^-5
@@ -46,7 +49,10 @@ class _Tally:
 
     @property
     def drawn_with_replacement(self) -> bool:
-        """Whether chance may explain them: few were due before the first, and as many came as were due."""
+        """Whether chance may explain them.
+
+        Few were due before the first, and as many came as were due.
+        """
         as_many = self.num_due < MIN_DUE or len(self.repetitions) >= self.num_due / 2
         return self.repetitions[0].num_due < MIN_DUE and as_many
 
@@ -56,17 +62,29 @@ def run(view: View) -> tuple[Finding, ...]:
     uses = _uses(view.history())
     if not uses:
         return (untestable(NAME, "no step recorded the documents it used"),)
-    unknown = [use for use in uses if view.index is not None and use.document not in view.index.documents]
+    unknown = [
+        use for use in uses if view.index is not None and use.document not in view.index.documents
+    ]
     if unknown:
         return (_unknown(unknown),)
     tally = _tally(uses, view.index)
     if tally.repetitions and view.index is not None and tally.drawn_with_replacement:
-        reason = "documents recur as often as when drawn with replacement, so a repetition says nothing"
+        reason = (
+            "documents recur as often as when drawn with replacement, so a repetition says nothing"
+        )
         return (untestable(NAME, reason),)
     if tally.repetitions:
         return (_repeated(tally.repetitions),)
     scope = "each in the index, " if view.index else "(no index to look them up in) "
-    return (agrees(NAME, f"{counted(len(uses), 'document')} used, {scope}none twice before its source was used up"),)
+    return (
+        agrees(
+            NAME,
+            (
+                f"{counted(len(uses), 'document')} used, {scope}none twice before its source "
+                "was used up"
+            ),
+        ),
+    )
 
 
 def _uses(history: History) -> list[_Use]:
@@ -92,7 +110,10 @@ def _tally(uses: Sequence[_Use], index: DataIndex | None) -> _Tally:
         seen_so_far = Counter(num_seen)
         num_seen.update((epoch, documents[name].source if index else "") for epoch, name in fresh)
         for use in together:
-            name, source = (use.epoch, use.document), (use.epoch, documents[use.document].source if index else "")
+            name, source = (
+                (use.epoch, use.document),
+                (use.epoch, documents[use.document].source if index else ""),
+            )
             before = last_use.get(name)
             used_up = index is not None and num_seen[source] >= size[source[1]]
             if before is not None and (not used_up or before.step == use.step):
@@ -114,7 +135,8 @@ def _unknown(unknown: list[_Use]) -> Finding:
     return Finding(
         name=NAME,
         outcome="differs",
-        summary=f"step {first.step}, rank {first.rank}: {first.document} is not in the index ({steps})",
+        summary=f"step {first.step}, rank {first.rank}: {first.document} is not in the index "
+        f"({steps})",
         where=Where(step=first.step, stage="ids", key=first.document, rank=first.rank),
         expected="a document of the index",
         seen=first.document,
@@ -126,7 +148,9 @@ def _repeated(repetitions: Sequence[_Repetition]) -> Finding:
     use, before = repetitions[0].use, repetitions[0].before
     steps = counted(len({item.use.step for item in repetitions}), "step")
     if before.step == use.step:
-        place = "twice by this rank" if before.rank == use.rank else f"by rank {before.rank} as well"
+        place = (
+            "twice by this rank" if before.rank == use.rank else f"by rank {before.rank} as well"
+        )
     else:
         place = f"again, after step {before.step} on rank {before.rank}"
     return Finding(
@@ -136,6 +160,7 @@ def _repeated(repetitions: Sequence[_Repetition]) -> Finding:
         f"({counted(len(repetitions), 'repetition')} at {steps})",
         where=Where(step=use.step, stage="ids", key=use.document, rank=use.rank),
         expected="each document once before its source is used up",
-        seen=f"used at step {before.step} on rank {before.rank} and at step {use.step} on rank {use.rank}",
+        seen=f"used at step {before.step} on rank {before.rank} and at step {use.step} on rank "
+        f"{use.rank}",
         magnitude=float(len(repetitions)),
     )

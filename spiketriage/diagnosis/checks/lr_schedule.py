@@ -13,12 +13,11 @@ from typing import Any
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
 from spiketriage.diagnosis.view import View
-from spiketriage.records import Finding, Where
+from spiketriage.nouns.incident import Finding, Where
 
 NAME = "lr-schedule"
-RELATIVE_TOLERANCE = (
-    1e-6  # a schedule in float32 is good to 6e-8; the smallest fault worth a page moves lr by a percent
-)
+# a schedule in float32 is good to 6e-8; the smallest fault worth a page moves lr by a percent
+RELATIVE_TOLERANCE = 1e-6
 ABSOLUTE_TOLERANCE = 1e-15
 WARMUP_KINDS = ("warmup-cosine", "warmup-linear", "warmup-constant")
 
@@ -26,7 +25,9 @@ WARMUP_KINDS = ("warmup-cosine", "warmup-linear", "warmup-constant")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Applied:
     step: int
-    taken: int  # the step's number as the schedule counts: among all steps, or among the updates that were taken
+    # the step's number as the schedule counts: among all steps, or among the updates that were
+    # taken
+    taken: int
     rank: int
     seen: float
     expected: float
@@ -36,7 +37,8 @@ class _Applied:
 def scheduled_lr(schedule: Mapping[str, Any], step: int) -> float | None:
     """The learning rate of `step` (1-based); None for a schedule of a kind that is not known.
 
-    `first` is what the schedule's own counter says at step 1: 1 unless stated, 0 in torch's schedulers.
+    `first` is what the schedule's own counter says at step 1: 1 unless stated, 0 in torch's
+    schedulers.
 
     Raises:
         KeyError, TypeError, ValueError: a schedule of a known kind lacks a number.
@@ -54,7 +56,9 @@ def scheduled_lr(schedule: Mapping[str, Any], step: int) -> float | None:
         return peak
     floor, total = _number(schedule, "floor"), int(schedule["total_steps"])
     left = 1 - min(1.0, (counter - warmup) / max(1, total - warmup))
-    return floor + (peak - floor) * (left if kind == "warmup-linear" else 0.5 * (1 - math.cos(math.pi * left)))
+    return floor + (peak - floor) * (
+        left if kind == "warmup-linear" else 0.5 * (1 - math.cos(math.pi * left))
+    )
 
 
 def run(view: View) -> tuple[Finding, ...]:
@@ -66,9 +70,21 @@ def run(view: View) -> tuple[Finding, ...]:
         return (_differs(wrong),)
     if applied:
         steps = counted(len({item.step for item in applied}), "step")
-        return (agrees(NAME, f"the learning rate of {steps} is that of the {applied[0].schedule['kind']} schedule"),)
+        return (
+            agrees(
+                NAME,
+                (
+                    f"the learning rate of {steps} is that of the "
+                    f"{applied[0].schedule['kind']} schedule"
+                ),
+            ),
+        )
     kinds = {str(schedule.get("kind")) for schedule in schedules.values()}
-    reason = f"schedule of unknown kind {', '.join(sorted(kinds))}" if kinds else "no manifest states a schedule"
+    reason = (
+        f"schedule of unknown kind {', '.join(sorted(kinds))}"
+        if kinds
+        else "no manifest states a schedule"
+    )
     known = any(scheduled_lr(schedule, 1) is not None for schedule in schedules.values())
     return (untestable(NAME, "no step recorded its learning rate" if known else reason),)
 
@@ -79,7 +95,11 @@ def _number(schedule: Mapping[str, Any], name: str) -> float:
 
 def _schedules(view: View) -> dict[int, Mapping[str, Any]]:
     references = {attempt: view.reference(attempt) for attempt in view.telemetry.attempts}
-    return {attempt: manifest.schedule for attempt, manifest in references.items() if manifest and manifest.schedule}
+    return {
+        attempt: manifest.schedule
+        for attempt, manifest in references.items()
+        if manifest and manifest.schedule
+    }
 
 
 def _applied(view: View, schedules: Mapping[int, Mapping[str, Any]]) -> list[_Applied]:
@@ -88,13 +108,21 @@ def _applied(view: View, schedules: Mapping[int, Mapping[str, Any]]) -> list[_Ap
     for step, records in view.history().items():
         for rank, record in sorted(records.items()):
             schedule = schedules.get(record.attempt, {})
-            # A schedule stepped with the optimizer does not count what was skipped; one of the step's number does.
+            # A schedule stepped with the optimizer does not count what was skipped; one of the
+            # step's number does.
             taken = step - num_left_out[rank] if schedule.get("counts") == "updates" else step
             expected = scheduled_lr(schedule, taken)
             if expected is not None and "lr" in record.metrics:
                 seen = record.metrics["lr"]
                 found.append(
-                    _Applied(step=step, taken=taken, rank=rank, seen=seen, expected=expected, schedule=schedule)
+                    _Applied(
+                        step=step,
+                        taken=taken,
+                        rank=rank,
+                        seen=seen,
+                        expected=expected,
+                        schedule=schedule,
+                    )
                 )
             num_left_out[rank] += record.metrics.get("guard/skipped", 0.0) == 1.0
     return found
@@ -114,9 +142,13 @@ def _differs(wrong: list[_Applied]) -> Finding:
     return Finding(
         name=NAME,
         outcome="differs",
-        summary=f"step {first.step}: the learning rate is {first.seen:.6g}, {ratio:.4g} times the scheduled "
-        f"{first.expected:.6g}{as_if} (at {counted(len({item.step for item in wrong}), 'step')} in all)",
-        where=Where(step=first.step, stage="clip_lr", key="lr", rank=first.rank if len(ranks) == 1 else None),
+        summary=f"step {first.step}: the learning rate is {first.seen:.6g}, {ratio:.4g} times the "
+        "scheduled "
+        f"{first.expected:.6g}{as_if} (at "
+        f"{counted(len({item.step for item in wrong}), 'step')} in all)",
+        where=Where(
+            step=first.step, stage="clip_lr", key="lr", rank=first.rank if len(ranks) == 1 else None
+        ),
         expected=f"{first.expected!r}",
         seen=f"{first.seen!r}",
         magnitude=ratio if math.isfinite(ratio) else None,
@@ -124,7 +156,10 @@ def _differs(wrong: list[_Applied]) -> Finding:
 
 
 def _looks_like(wrong: list[_Applied]) -> int | None:
-    """The step whose scheduled rate this is; of several, the one from which the next steps follow too."""
+    """The step whose scheduled rate this is.
+
+    Of several, the one from which the next steps follow too.
+    """
     first, schedule = wrong[0], wrong[0].schedule
     if schedule.get("kind") not in WARMUP_KINDS or "total_steps" not in schedule:
         return None

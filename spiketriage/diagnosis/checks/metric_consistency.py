@@ -1,6 +1,7 @@
 """Check: a metric is NaN or infinite only when something in the chain is.
 
-A NaN in a log line that no tensor shares is an artefact of telemetry; it never excuses a nonfinite link.
+A NaN in a log line that no tensor shares is an artefact of telemetry; it never excuses a nonfinite
+link.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
 from spiketriage.diagnosis.view import History, View
-from spiketriage.records import Finding, StepRecord, Where
+from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.telemetry import StepRecord
 
 NAME = "metric-consistency"
 # Not every metric: rms_t is legitimately infinite while a second moment is still zero.
@@ -46,20 +48,45 @@ def run(view: View) -> tuple[Finding, ...]:
     odd = [found for step, records in history.items() for found in _unexplained(step, records)]
     consumed = next((found for found in odd if _is_consumed(found, history)), None)
     if consumed is not None:
-        reason = f"step {consumed.step}: {consumed.metric} is {consumed.value} and scales the update: no mere number"
-        return (untestable(NAME, reason, where=Where(step=consumed.step, key=consumed.metric, rank=consumed.rank)),)
+        reason = (
+            f"step {consumed.step}: {consumed.metric} is {consumed.value} and scales the "
+            "update: no mere number"
+        )
+        return (
+            untestable(
+                NAME,
+                reason,
+                where=Where(step=consumed.step, key=consumed.metric, rank=consumed.rank),
+            ),
+        )
     decided = [found for found in odd if _continues_finite(history, found.step)]
     if decided:
         return (_differs(decided),)
     if odd:
         first = odd[0]
-        reason = f"{first.metric} is {first.value} at step {first.step}, and no record shows what followed"
-        return (untestable(NAME, reason, where=Where(step=first.step, key=first.metric, rank=first.rank)),)
-    if not any(name in r.metrics for records in history.values() for r in records.values() for name in WATCHED):
+        reason = (
+            f"{first.metric} is {first.value} at step {first.step}, and no record shows what "
+            "followed"
+        )
+        return (
+            untestable(
+                NAME, reason, where=Where(step=first.step, key=first.metric, rank=first.rank)
+            ),
+        )
+    if not any(
+        name in r.metrics
+        for records in history.values()
+        for r in records.values()
+        for name in WATCHED
+    ):
         return (untestable(NAME, "no step recorded a loss or a norm"),)
     if not any(record.digests for records in history.values() for record in records.values()):
-        return (untestable(NAME, "no step recorded a link of the chain to hold the numbers against"),)
-    return (agrees(NAME, "every nonfinite metric, if any, goes with a nonfinite link of the chain"),)
+        return (
+            untestable(NAME, "no step recorded a link of the chain to hold the numbers against"),
+        )
+    return (
+        agrees(NAME, "every nonfinite metric, if any, goes with a nonfinite link of the chain"),
+    )
 
 
 def _unexplained(step: int, records: Mapping[int, StepRecord]) -> list[_Artefact]:
@@ -95,10 +122,16 @@ def _differs(found: list[_Artefact]) -> Finding:
     return Finding(
         name=NAME,
         outcome="differs",
-        summary=f"step {first.step}: {first.metric} reads {first.value} on rank {first.rank}, but every "
+        summary=f"step {first.step}: {first.metric} reads {first.value} on rank {first.rank}, but "
+        "every "
         f"link of that step and of the next one is finite: the number is wrong, not the run "
         f"({counted(steps, 'step')})",
-        where=Where(step=first.step, stage=STAGE_OF.get(first.metric, "loss"), key=first.metric, rank=first.rank),
+        where=Where(
+            step=first.step,
+            stage=STAGE_OF.get(first.metric, "loss"),
+            key=first.metric,
+            rank=first.rank,
+        ),
         expected="finite, as the chain is",
         seen=f"{first.value}",
         magnitude=float(steps),

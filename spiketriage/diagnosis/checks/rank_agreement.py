@@ -1,6 +1,7 @@
 """Check: data-parallel replicas take the same steps from the same state and are equal in replicated stages.
 
-Only the first difference is a finding, the rest follows from it; this check never says which value is right.
+Only the first difference is a finding, the rest follows from it; this check never says which value
+is right.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from spiketriage.diagnosis.view import (
     kept_own_gradient,
     stage_digests,
 )
-from spiketriage.records import Finding, StepRecord, Where
+from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.telemetry import StepRecord
 from spiketriage.wire.chain import position
 
 NAME = "ranks"
@@ -44,7 +46,11 @@ def run(view: View) -> tuple[Finding, ...]:
     """Five findings: the counters, then the four replicated stages in chain order."""
     missing = view.telemetry.missing_ranks
     if len(view.telemetry.ranks) < 2:
-        reason = f"telemetry of {ranks_text(missing)} is missing" if missing else "the run has a single rank"
+        reason = (
+            f"telemetry of {ranks_text(missing)} is missing"
+            if missing
+            else "the run has a single rank"
+        )
         return tuple(untestable(name, reason) for name in (COUNTERS, *STAGE_OF))
     history = view.history()
     return (_counters(view, history), *_stages(view, history))
@@ -55,11 +61,19 @@ def run(view: View) -> tuple[Finding, ...]:
 
 def _stages(view: View, history: History) -> tuple[Finding, ...]:
     first = _first_difference(history)
-    note = f" ({ranks_text(view.telemetry.missing_ranks)} left no telemetry)" if view.telemetry.missing_ranks else ""
-    return tuple(_stage(view, history, name, stage, first, note) for name, stage in STAGE_OF.items())
+    note = (
+        f" ({ranks_text(view.telemetry.missing_ranks)} left no telemetry)"
+        if view.telemetry.missing_ranks
+        else ""
+    )
+    return tuple(
+        _stage(view, history, name, stage, first, note) for name, stage in STAGE_OF.items()
+    )
 
 
-def _stage(view: View, history: History, name: str, stage: str, first: _Difference | None, note: str) -> Finding:
+def _stage(
+    view: View, history: History, name: str, stage: str, first: _Difference | None, note: str
+) -> Finding:
     until = first.step if first else None
     num_steps = _num_compared(history, stage, until)
     if first and first.stage == stage:
@@ -69,7 +83,11 @@ def _stage(view: View, history: History, name: str, stage: str, first: _Differen
         return untestable(name, reason, where=Where(step=first.step, stage=stage))
     if not num_steps:
         return untestable(name, f"no step recorded digests of {stage} on two ranks")
-    scope = f"up to and including step {until}" if until is not None else f"at all {counted(num_steps, 'step')}"
+    scope = (
+        f"up to and including step {until}"
+        if until is not None
+        else f"at all {counted(num_steps, 'step')}"
+    )
     return agrees(name, f"{stage} is equal on all ranks {scope}{note}")
 
 
@@ -83,14 +101,23 @@ def _first_difference(history: History) -> _Difference | None:
 
 def _num_compared(history: History, stage: str, until: int | None) -> int:
     scanned = (records for step, records in history.items() if until is None or step <= until)
-    return sum(1 for records in scanned if sum(1 for r in records.values() if stage_digests(r, stage)) > 1)
+    return sum(
+        1 for records in scanned if sum(1 for r in records.values() if stage_digests(r, stage)) > 1
+    )
 
 
 def _differs(view: View, name: str, found: _Difference, note: str) -> Finding:
     key = found.keys[0]
     odd = _odd_rank(view, found)
-    who = f"rank {odd} stands apart" if odd is not None else "which rank is wrong cannot be told from the ranks alone"
-    digests = {rank: stage_digests(record, found.stage).get(key, b"") for rank, record in found.records.items()}
+    who = (
+        f"rank {odd} stands apart"
+        if odd is not None
+        else "which rank is wrong cannot be told from the ranks alone"
+    )
+    digests = {
+        rank: stage_digests(record, found.stage).get(key, b"")
+        for rank, record in found.records.items()
+    }
     usual = Counter(value for rank, value in digests.items() if rank != odd).most_common(1)
     seen = {rank: value for rank, value in digests.items() if odd is None or rank == odd}
     return Finding(
@@ -106,12 +133,17 @@ def _differs(view: View, name: str, found: _Difference, note: str) -> Finding:
 
 
 def _odd_rank(view: View, found: _Difference) -> int | None:
-    """The rank to blame: by its memory, by an own gradient that it kept, or by a majority of three."""
+    """The rank to blame.
+
+    By its memory, by an own gradient that it kept, or by a majority of three.
+    """
     suspects: Iterable[int] = ()
     if found.stage == "params_before":
         suspects = [rank for rank in found.records if _lost_memory(view, found, rank)]
     if found.stage == "reduced_gradient":
-        suspects = [rank for rank, record in found.records.items() if kept_own_gradient(record, found.keys)]
+        suspects = [
+            rank for rank, record in found.records.items() if kept_own_gradient(record, found.keys)
+        ]
     alone = list(suspects)
     return alone[0] if len(alone) == 1 else _outvoted(found)
 
@@ -121,12 +153,17 @@ def _lost_memory(view: View, found: _Difference, rank: int) -> bool:
     earlier = view.telemetry.at(rank, found.step - 1)
     if earlier is not None and earlier.attempt == record.attempt:
         return bool(set(broken_tensors(earlier, record)) & set(found.keys))
-    loads = (load for load in view.telemetry.loads if (load.rank, load.attempt) == (rank, record.attempt))
+    loads = (
+        load for load in view.telemetry.loads if (load.rank, load.attempt) == (rank, record.attempt)
+    )
     return any(load.step == found.step - 1 and broken_since_load(load, record) for load in loads)
 
 
 def _outvoted(found: _Difference) -> int | None:
-    digests = {rank: stage_digests(record, found.stage).get(found.keys[0]) for rank, record in found.records.items()}
+    digests = {
+        rank: stage_digests(record, found.stage).get(found.keys[0])
+        for rank, record in found.records.items()
+    }
     votes = Counter(digests.values())
     alone = [rank for rank, value in digests.items() if votes[value] == 1]
     return alone[0] if len(alone) == 1 and len(digests) > 2 else None
@@ -140,7 +177,10 @@ def _counters(view: View, history: History) -> Finding:
     if found is not None:
         return found
     names = ranks_text(view.telemetry.ranks)
-    return agrees(COUNTERS, f"{names} took the same steps, from the same generation, with the same token count")
+    return agrees(
+        COUNTERS,
+        f"{names} took the same steps, from the same generation, with the same token count",
+    )
 
 
 def _different_load(view: View) -> Finding | None:
@@ -149,21 +189,34 @@ def _different_load(view: View) -> Finding | None:
         by_attempt.setdefault(load.attempt, {})[load.rank] = (load.generation, load.step)
     for attempt, loaded in sorted(by_attempt.items()):
         if len(set(loaded.values())) > 1:
-            names = [f"rank {rank} {name} (step {step})" for rank, (name, step) in sorted(loaded.items())]
+            names = [
+                f"rank {rank} {name} (step {step})" for rank, (name, step) in sorted(loaded.items())
+            ]
             step = min(step for _, step in loaded.values()) + 1
-            summary = f"attempt {attempt}: the ranks loaded different generations: {', '.join(names)}"
-            return _counter_finding(summary, Where(step=step, stage="restored"), "one generation", ", ".join(names))
+            summary = (
+                f"attempt {attempt}: the ranks loaded different generations: {', '.join(names)}"
+            )
+            return _counter_finding(
+                summary, Where(step=step, stage="restored"), "one generation", ", ".join(names)
+            )
     return None
 
 
 def _different_steps(view: View, history: History) -> Finding | None:
     """A step that a rank lacks, unless its file is damaged there or the run ended within that step."""
-    torn = {segment.rank for segment in view.telemetry.segments if segment.torn_bytes or segment.problem}
+    torn = {
+        segment.rank for segment in view.telemetry.segments if segment.torn_bytes or segment.problem
+    }
     last = max(history, default=0)
     for step, records in history.items():
-        lacking = [rank for rank in view.telemetry.ranks if rank not in records and rank not in torn]
+        lacking = [
+            rank for rank in view.telemetry.ranks if rank not in records and rank not in torn
+        ]
         if lacking and step != last:
-            summary = f"step {step} was recorded by {ranks_text(sorted(records))} but not by {ranks_text(lacking)}"
+            summary = (
+                f"step {step} was recorded by {ranks_text(sorted(records))} but not by "
+                f"{ranks_text(lacking)}"
+            )
             return _counter_finding(
                 summary,
                 Where(step=step, rank=lacking[0]),
@@ -175,13 +228,21 @@ def _different_steps(view: View, history: History) -> Finding | None:
 
 def _different_tokens(history: History) -> Finding | None:
     for step, records in history.items():
-        tokens = {rank: r.metrics["tokens/total"] for rank, r in records.items() if "tokens/total" in r.metrics}
+        tokens = {
+            rank: r.metrics["tokens/total"]
+            for rank, r in records.items()
+            if "tokens/total" in r.metrics
+        }
         if len({value for value in tokens.values() if value == value}) > 1:
             seen = ", ".join(f"rank {rank} {value:.0f}" for rank, value in sorted(tokens.items()))
             summary = f"step {step}: the ranks count different numbers of consumed tokens: {seen}"
-            return _counter_finding(summary, Where(step=step, key="tokens/total"), "one count", seen)
+            return _counter_finding(
+                summary, Where(step=step, key="tokens/total"), "one count", seen
+            )
     return None
 
 
 def _counter_finding(summary: str, where: Where, expected: str, seen: str) -> Finding:
-    return Finding(name=COUNTERS, outcome="differs", summary=summary, where=where, expected=expected, seen=seen)
+    return Finding(
+        name=COUNTERS, outcome="differs", summary=summary, where=where, expected=expected, seen=seen
+    )

@@ -1,7 +1,7 @@
 """Check: after the reduction no rank is left with its own contribution alone.
 
-The local gradient is recorded scaled by the global token count, so a skipped reduction leaves equal digests;
-this check never says why a reduction was skipped.
+The local gradient is recorded scaled by the global token count, so a skipped reduction leaves equal
+digests; this check never says why a reduction was skipped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, counted, ranks_text, untestable
 from spiketriage.diagnosis.view import View, differing_keys, kept_own_gradient, stage_digests
-from spiketriage.records import Finding, StepRecord, Where
+from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.telemetry import StepRecord
 
 NAME = "reduction"
 
@@ -33,25 +34,41 @@ def run(view: View) -> tuple[Finding, ...]:
     if skipped:
         return (_differs(skipped),)
     if not testable:
-        return (untestable(NAME, "no step recorded the gradient before and after the reduction on two ranks"),)
+        return (
+            untestable(
+                NAME, "no step recorded the gradient before and after the reduction on two ranks"
+            ),
+        )
     steps = counted(len(testable), "step")
-    return (agrees(NAME, f"at {steps} with both gradients recorded no rank kept its own contribution alone"),)
+    return (
+        agrees(
+            NAME, f"at {steps} with both gradients recorded no rank kept its own contribution alone"
+        ),
+    )
 
 
 def _testable(records: Mapping[int, StepRecord]) -> bool:
-    both = [r for r in records.values() if stage_digests(r, "local_gradient") and stage_digests(r, "reduced_gradient")]
+    both = [
+        r
+        for r in records.values()
+        if stage_digests(r, "local_gradient") and stage_digests(r, "reduced_gradient")
+    ]
     return len(both) > 1
 
 
 def _skipped(step: int, records: Mapping[int, StepRecord]) -> _Skipped | None:
     differing = differing_keys(records, "reduced_gradient")
     ranks = tuple(
-        rank for rank, record in sorted(records.items()) if differing and kept_own_gradient(record, differing)
+        rank
+        for rank, record in sorted(records.items())
+        if differing and kept_own_gradient(record, differing)
     )
     if not ranks:
         return None
     recorded = len(stage_digests(records[ranks[0]], "reduced_gradient"))
-    return _Skipped(step=step, key=differing[0], num_keys=len(differing), num_recorded=recorded, ranks=ranks)
+    return _Skipped(
+        step=step, key=differing[0], num_keys=len(differing), num_recorded=recorded, ranks=ranks
+    )
 
 
 def _differs(skipped: list[_Skipped]) -> Finding:
@@ -60,7 +77,8 @@ def _differs(skipped: list[_Skipped]) -> Finding:
     return Finding(
         name=NAME,
         outcome="differs",
-        summary=f"step {first.step}: {ranks_text(first.ranks)} went on with its own gradient instead of the "
+        summary=f"step {first.step}: {ranks_text(first.ranks)} went on with its own gradient "
+        "instead of the "
         f"sum over all ranks, {share} (at {counted(len(skipped), 'step')} in all)",
         where=Where(step=first.step, stage="reduced_gradient", key=first.key, rank=first.ranks[0]),
         expected="one sum, equal on all ranks",

@@ -1,6 +1,7 @@
 """Check: what each rank held right after a load is what the manifest of the loaded generation says.
 
-Tests of state belong on the just-loaded state: a step later the traces are gone. It never opens a checkpoint.
+Tests of state belong on the just-loaded state: a step later the traces are gone. It never opens a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, counted, ranks_text, untestable
 from spiketriage.diagnosis.view import View
-from spiketriage.records import Finding, LoadRecord, Manifest, Where
+from spiketriage.nouns.checkpoint import Manifest
+from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.telemetry import LoadRecord
 from spiketriage.wire.chain import PLACEMENT, STATE_FIELDS
 
 NAME = "restored"
@@ -28,7 +31,10 @@ class _Comparison:
 
 
 def run(view: View) -> tuple[Finding, ...]:
-    """One finding a field of the state: params, optimizer, buffers, scheduler, scaler, guard, rng, cursor."""
+    """One finding a field of the state.
+
+    Params, optimizer, buffers, scheduler, scaler, guard, rng, cursor.
+    """
     return tuple(_check_field(view, name) for name in STATE_FIELDS)
 
 
@@ -39,12 +45,18 @@ def _check_field(view: View, field: str) -> Finding:
     compared = [item for load in loads if (item := _compare(view, load, field)) is not None]
     if not compared:
         names = ", ".join(sorted({load.generation for load in loads}))
-        why = f"load and manifest of {names} do not both state a digest of {field} on the same placement of ranks"
+        why = (
+            f"load and manifest of {names} do not both state a digest of {field} on the same "
+            "placement of ranks"
+        )
         return untestable(f"{NAME}-{field}", why)
     wrong = [item for item in compared if not item.equal]
     if wrong:
         return _differs(view, field, wrong)
-    return agrees(f"{NAME}-{field}", f"after {counted(len(compared), 'load')} {field} is what the manifest says")
+    return agrees(
+        f"{NAME}-{field}",
+        f"after {counted(len(compared), 'load')} {field} is what the manifest says",
+    )
 
 
 def _compare(view: View, load: LoadRecord, field: str) -> _Comparison | None:
@@ -67,7 +79,8 @@ def _differs(view: View, field: str, wrong: list[_Comparison]) -> Finding:
     return Finding(
         name=f"{NAME}-{field}",
         outcome="differs",
-        summary=f"{ranks_text(sorted(set(ranks)))} loaded {first.load.generation}, but {field} is not what "
+        summary=f"{ranks_text(sorted(set(ranks)))} loaded {first.load.generation}, but {field} is "
+        "not what "
         f"its manifest says{first_tensor}{f': it is that of {origin}' if origin else ''}",
         where=Where(step=first.load.step + 1, stage="restored", key=field, rank=first.load.rank),
         expected=f"{field} of {first.load.generation}: {first.expected}",
@@ -83,10 +96,16 @@ def _differing_tensors(item: _Comparison, field: str) -> tuple[str, ...]:
 
 
 def _origin(view: View, field: str, item: _Comparison) -> str:
-    """Where the foreign state does belong: the same rank of another generation, else another rank."""
+    """Where the foreign state does belong.
+
+    The same rank of another generation, else another rank.
+    """
     own = f"rank-{item.load.rank}"
     belongs = [
-        (m.generation, rank) for m in view.manifests() for rank in m.fields if m.fields[rank].get(field) == item.seen
+        (m.generation, rank)
+        for m in view.manifests()
+        for rank in m.fields
+        if m.fields[rank].get(field) == item.seen
     ]
     alike = [generation for generation, rank in belongs if rank == own]
     others = [f"{rank.replace('-', ' ')} of {generation}" for generation, rank in belongs]

@@ -1,13 +1,14 @@
 """Check: the logs show what they claim to show.
 
-A metric that was never wired, a filtered NaN, a step that had to be counted: context, since it accuses the log alone.
+A metric that was never wired, a filtered NaN, a step that had to be counted: context, since it
+accuses the log alone.
 """
 
 from __future__ import annotations
 
 from spiketriage.diagnosis.findings import agrees, counted, listed
 from spiketriage.diagnosis.view import View
-from spiketriage.records import Finding, Where
+from spiketriage.nouns.incident import Finding, Where
 
 NAME = "series-trust"
 
@@ -23,7 +24,8 @@ def run(view: View) -> tuple[Finding, ...]:
             Finding(
                 name=NAME,
                 outcome="differs",
-                summary=f"not to be believed: {listed([one.name for one in doubtful])}: {first.trust}",
+                summary=f"not to be believed: {listed([one.name for one in doubtful])}: "
+                f"{first.trust}",
                 where=Where(key=first.name, path=first.source),
                 expected="a series that shows what its name says",
                 seen=first.trust,
@@ -34,4 +36,8 @@ def run(view: View) -> tuple[Finding, ...]:
     if not series:
         return ()  # our recorder's telemetry says itself what it could not record
     told = f"; {counted(hidden, 'value')} that the logs hide were made visible" if hidden else ""
-    return (agrees(NAME, f"nothing speaks against the {len(series)} series of the logs{told}", judged=False),)
+    return (
+        agrees(
+            NAME, f"nothing speaks against the {len(series)} series of the logs{told}", judged=False
+        ),
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
 from spiketriage.diagnosis.view import View
-from spiketriage.records import Finding, Where
+from spiketriage.nouns.incident import Finding, Where
 
 NAME = "stored-finiteness"
 
@@ -22,9 +22,12 @@ def run(view: View) -> tuple[Finding, ...]:
             Finding(
                 name=NAME,
                 outcome="nonfinite",
-                summary=f"NaN or infinities in {listed([one.name for one in bad])}: do not resume from there; "
+                summary=f"NaN or infinities in {listed([one.name for one in bad])}: do not resume "
+                "from there; "
                 f"first: {first.nonfinite[0]}",
-                where=Where(step=first.step, key=first.nonfinite[0].partition(": ")[0], path=first.name),
+                where=Where(
+                    step=first.step, key=first.nonfinite[0].partition(": ")[0], path=first.name
+                ),
                 expected="finite",
                 seen=f"{counted(len(first.nonfinite), 'tensor')} nonfinite in {first.name}",
                 magnitude=float(len(bad)),
@@ -32,4 +35,8 @@ def run(view: View) -> tuple[Finding, ...]:
         )
     if not measured:
         return (untestable(NAME, "no generation's bytes were read"),)
-    return (agrees(NAME, f"every element of {counted(len(measured), 'generation')} that was read is finite"),)
+    return (
+        agrees(
+            NAME, f"every element of {counted(len(measured), 'generation')} that was read is finite"
+        ),
+    )

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
 from spiketriage.diagnosis.view import View
+from spiketriage.nouns.checkpoint import NATIVE
+from spiketriage.nouns.incident import Finding, Where
 from spiketriage.readers.checkpoints.generations import steps_told
-from spiketriage.records import NATIVE, Finding, Where
 
 NAME = "stored-steps"
 
@@ -29,11 +30,15 @@ def run(view: View) -> tuple[Finding, ...]:
                 where=Where(step=first.step, path=first.name),
                 expected="one step",
                 seen=told,
-                magnitude=float(max(first.stated_steps.values()) - min(first.stated_steps.values())),
+                magnitude=float(
+                    max(first.stated_steps.values()) - min(first.stated_steps.values())
+                ),
             ),
         )
     if all(one.layout == NATIVE for one in view.generations):
         return ()  # a manifest of ours states one step for all of its files
     if not stating:
         return (untestable(NAME, "no generation states its step in more than one place"),)
-    return (agrees(NAME, f"all places of {counted(len(stating), 'generation')} state one step each"),)
+    return (
+        agrees(NAME, f"all places of {counted(len(stating), 'generation')} state one step each"),
+    )

@@ -1,13 +1,15 @@
 """Check: no stored generation holds finite values that no healthy state has.
 
-Negative sums of squares, absurd or denormal weights, pages of zeros; it never calls a value odd by comparison.
+Negative sums of squares, absurd or denormal weights, pages of zeros; it never calls a value odd by
+comparison.
 """
 
 from __future__ import annotations
 
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
 from spiketriage.diagnosis.view import View
-from spiketriage.records import NATIVE, Finding, Where
+from spiketriage.nouns.checkpoint import NATIVE
+from spiketriage.nouns.incident import Finding, Where
 
 NAME = "stored-values"
 
@@ -33,4 +35,8 @@ def run(view: View) -> tuple[Finding, ...]:
         return ()  # a generation of ours was saved by code that knows what it saved
     if not measured:
         return (untestable(NAME, "no generation's bytes were read"),)
-    return (agrees(NAME, f"no tensor of {counted(len(measured), 'generation')} that was read is absurd"),)
+    return (
+        agrees(
+            NAME, f"no tensor of {counted(len(measured), 'generation')} that was read is absurd"
+        ),
+    )

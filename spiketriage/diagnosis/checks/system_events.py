@@ -1,6 +1,7 @@
 """Check: no machine of the run reported an error that can change a number.
 
-It names the worst event that was frozen with the run; it never says that the event caused the spike.
+It names the worst event that was frozen with the run; it never says that the event caused the
+spike.
 """
 
 from __future__ import annotations
@@ -9,26 +10,40 @@ from collections.abc import Sequence
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
 from spiketriage.diagnosis.view import View
-from spiketriage.facts import Event
-from spiketriage.records import Finding, Where
+from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.telemetry import Event
 
 NAME = "system-events"
 SEVERE = ("fatal", "error")
-# What corrupts bytes or numbers on its way. A process that died or waited in vain has lost its step, not changed it.
+# What corrupts bytes or numbers on its way. A process that died or waited in vain has lost its
+# step, not changed it.
 HARDWARE = (
-    *("xid", "sxid", "gpu-off-bus", "ecc-uncorrectable", "row-remap-failure", "nvswitch-error", "machine-check"),
+    *(
+        "xid",
+        "sxid",
+        "gpu-off-bus",
+        "ecc-uncorrectable",
+        "row-remap-failure",
+        "nvswitch-error",
+        "machine-check",
+    ),
     *("pcie-error", "pcie-link-down"),
 )
 
 
 def run(view: View) -> tuple[Finding, ...]:
-    """One finding: the worst event of a device; where there is none, what else was severe is context."""
+    """One finding: the worst event of a device.
+
+    Where there is none, what else was severe is context.
+    """
     severe = [event for event in view.events if event.severity in SEVERE]
     devices = [event for event in severe if event.kind in HARDWARE]
     if devices:
         return (_differs(devices, judged=True),)
     if not view.telemetry.logs:
-        return ()  # the logs of our own runs are those of the processes; what became of those is in the telemetry
+        # the logs of our own runs are those of the processes; what became of those is in the
+        # telemetry
+        return ()
     if severe:
         return (_differs(severe, judged=False),)
     if not view.events:

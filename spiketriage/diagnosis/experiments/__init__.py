@@ -1,4 +1,7 @@
-"""One factor a file: what is varied against which control, and how the answers are read; `EXPERIMENTS` lists them."""
+"""One factor a file: what is varied against which control, and how the answers are read.
+
+`EXPERIMENTS` lists them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""2×2, the clean control: clean batches on an older good state; anomalous here means stop blaming data.
+"""2×2, the clean control: clean batches on an older good state.
+
+Anomalous here means stop blaming data.
 
 It never involves the suspect step.
 """
@@ -10,7 +12,7 @@ from collections.abc import Mapping
 from spiketriage.diagnosis.experiment import Arm, not_testable, read_cell
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
-from spiketriage.records import Finding
+from spiketriage.nouns.incident import Finding
 
 NAME = "clean-batch/older-state"
 FACTOR = "state"

@@ -1,4 +1,6 @@
-"""2×2: clean batches on the state just before the suspect step; anomalous here means that the state is bad.
+"""2×2: clean batches on the state just before the suspect step.
+
+Anomalous here means that the state is bad.
 
 It never uses the suspect batch except as the control.
 """
@@ -10,7 +12,7 @@ from collections.abc import Mapping
 from spiketriage.diagnosis.experiment import Arm, not_testable, read_cell
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
-from spiketriage.records import Finding
+from spiketriage.nouns.incident import Finding
 
 NAME = "clean-batch/suspect-state"
 FACTOR = "batch"
@@ -20,7 +22,9 @@ ABOUT = "clean batches on the suspect state, against the suspect batch on the sa
 def arms(setting: Setting) -> tuple[Arm, ...]:
     """Every clean batch against the suspect one."""
     control = setting.probe(batch=setting.suspect)
-    return tuple(Arm(control=control, variant=setting.probe(batch=batch)) for batch in setting.clean)
+    return tuple(
+        Arm(control=control, variant=setting.probe(batch=batch)) for batch in setting.clean
+    )
 
 
 def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from spiketriage.diagnosis.experiment import Arm, not_testable, read_heals
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
-from spiketriage.records import Finding
+from spiketriage.nouns.incident import Finding
 
 NAME = "kernel-heals"
 FACTOR = "kernel"
@@ -20,7 +20,10 @@ ABOUT = "the suspect batch with the written-out attention: is it ordinary then?"
 def arms(setting: Setting) -> tuple[Arm, ...]:
     """The suspect step with and without the change."""
     return (
-        Arm(control=setting.probe(batch=setting.suspect), variant=setting.probe(batch=setting.suspect, kernel="math")),
+        Arm(
+            control=setting.probe(batch=setting.suspect),
+            variant=setting.probe(batch=setting.suspect, kernel="math"),
+        ),
     )
 
 

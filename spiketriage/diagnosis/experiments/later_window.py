@@ -11,7 +11,7 @@ from spiketriage.diagnosis.compare import by_step, compare
 from spiketriage.diagnosis.experiment import Arm, not_testable, read_difference
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
-from spiketriage.records import Finding
+from spiketriage.nouns.incident import Finding
 
 NAME = "later-window"
 FACTOR = "state"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from spiketriage.diagnosis.experiment import Arm, not_testable, read_heals
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
-from spiketriage.records import Finding
+from spiketriage.nouns.incident import Finding
 
 NAME = "loader-heals"
 FACTOR = "loader"

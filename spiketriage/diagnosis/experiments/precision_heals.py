@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from spiketriage.diagnosis.experiment import Arm, not_testable, read_heals
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
-from spiketriage.records import Finding
+from spiketriage.nouns.incident import Finding
 
 NAME = "precision-heals"
 FACTOR = "precision"
@@ -21,7 +21,8 @@ def arms(setting: Setting) -> tuple[Arm, ...]:
     """The suspect step with and without the change."""
     return (
         Arm(
-            control=setting.probe(batch=setting.suspect), variant=setting.probe(batch=setting.suspect, precision="fp32")
+            control=setting.probe(batch=setting.suspect),
+            variant=setting.probe(batch=setting.suspect, precision="fp32"),
         ),
     )
 

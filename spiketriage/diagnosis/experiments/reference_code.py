@@ -11,7 +11,7 @@ from spiketriage.diagnosis.compare import by_step, compare
 from spiketriage.diagnosis.experiment import Arm, not_testable, read_difference
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
-from spiketriage.records import Finding
+from spiketriage.nouns.incident import Finding
 
 NAME = "reference-code"
 FACTOR = "code"
@@ -31,7 +31,9 @@ def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:
     if not found:
         return not_testable(NAME, "no older code is on disk, or it is the deployed one")
     arm = found[0]
-    comparison = compare(by_step(answers[arm.control.key].steps), by_step(answers[arm.variant.key].steps))
+    comparison = compare(
+        by_step(answers[arm.control.key].steps), by_step(answers[arm.variant.key].steps)
+    )
     where = comparison.where
     return read_difference(
         NAME,

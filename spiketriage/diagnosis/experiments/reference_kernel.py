@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from spiketriage.diagnosis.experiment import Arm, read_reference, reference_arms
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
-from spiketriage.records import Finding
+from spiketriage.nouns.incident import Finding
 
 NAME = "reference-kernel"
 FACTOR = "kernel"
-ABOUT = "the written-out attention instead of the deployed kernel, on the suspect batch and on clean ones"
+ABOUT = (
+    "the written-out attention instead of the deployed kernel, on the suspect batch and on "
+    "clean ones"
+)
 
 
 def arms(setting: Setting) -> tuple[Arm, ...]:

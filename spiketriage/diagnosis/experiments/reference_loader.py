@@ -1,6 +1,7 @@
 """The first step after the known-good generation, loaded through the verified loader instead of the deployed one.
 
-Replaying through a faulty loader reproduces bitwise and would clear the restart; this is the experiment that does not.
+Replaying through a faulty loader reproduces bitwise and would clear the restart; this is the
+experiment that does not.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from spiketriage.diagnosis.compare import by_step, compare, compare_loads
 from spiketriage.diagnosis.experiment import Arm, read_difference
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
-from spiketriage.records import Finding
+from spiketriage.nouns.incident import Finding
 
 NAME = "reference-loader"
 FACTOR = "loader"
@@ -21,7 +22,11 @@ ABOUT = "the verified loader instead of the deployed one, for one step"
 def arms(setting: Setting) -> tuple[Arm, ...]:
     """One step through each loader."""
     last = setting.known_good_step + 1
-    return (Arm(control=setting.replay(last=last), variant=setting.replay(last=last, loader="verified")),)
+    return (
+        Arm(
+            control=setting.replay(last=last), variant=setting.replay(last=last, loader="verified")
+        ),
+    )
 
 
 def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:

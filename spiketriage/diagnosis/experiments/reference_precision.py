@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from spiketriage.diagnosis.experiment import Arm, read_reference, reference_arms
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
-from spiketriage.records import Finding
+from spiketriage.nouns.incident import Finding
 
 NAME = "reference-precision"
 FACTOR = "precision"

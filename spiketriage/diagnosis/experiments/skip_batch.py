@@ -1,4 +1,6 @@
-"""Leave the suspect batch out and go on: if the steps after it are ordinary, this batch carried the incident.
+"""Leave the suspect batch out and go on.
+
+If the steps after it are ordinary, this batch carried the incident.
 
 It never says why the batch did.
 """
@@ -10,7 +12,7 @@ from collections.abc import Mapping
 from spiketriage.diagnosis.experiment import Arm, anomaly, not_testable, scales
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
-from spiketriage.records import Finding, Where
+from spiketriage.nouns.incident import Finding, Where
 
 NAME = "skip-batch"
 FACTOR = "batch"
@@ -29,7 +31,9 @@ def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:
     steps = range(setting.suspect + 1, trial.last_step + 1)
     scores = [anomaly(answer, step, setting.band) for step in steps]
     if answer.at(0, setting.suspect) is not None:
-        return not_testable(NAME, f"step {setting.suspect} was executed although it was to be left out")
+        return not_testable(
+            NAME, f"step {setting.suspect} was executed although it was to be left out"
+        )
     worst = max(scores)
     outcome = "agrees" if worst <= setting.threshold else "differs"
     return Finding(

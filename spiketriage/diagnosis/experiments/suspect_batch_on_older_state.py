@@ -1,4 +1,6 @@
-"""2×2: the suspect batch on an older good state; anomalous here means that the batch carries the incident.
+"""2×2: the suspect batch on an older good state.
+
+Anomalous here means that the batch carries the incident.
 
 It never advances the older state: the generation is used as it was saved.
 """
@@ -10,7 +12,7 @@ from collections.abc import Mapping
 from spiketriage.diagnosis.experiment import Arm, not_testable, read_cell
 from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
-from spiketriage.records import Finding
+from spiketriage.nouns.incident import Finding
 
 NAME = "suspect-batch/older-state"
 FACTOR = "state"

@@ -1,1 +1,4 @@
-"""A small real training run with a planted fault: trainer, texts, faults, and the launcher that hides the plant."""
+"""A small real training run with a planted fault.
+
+Trainer, texts, faults, and the launcher that hides the plant.
+"""

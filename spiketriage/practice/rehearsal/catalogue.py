@@ -12,9 +12,9 @@ from pathlib import Path
 from types import ModuleType
 
 from spiketriage.errors import UsageError
+from spiketriage.nouns.incident import StepResult
 from spiketriage.practice.rehearsal.faults import FAULTS
 from spiketriage.practice.rehearsal.staging import Staging
-from spiketriage.records import StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,9 @@ def load_fault(name: str) -> Fault:
         if name == module.NAME:
             return _from_module(module)
     known = ", ".join(module.NAME for module in FAULTS)
-    raise UsageError(f"no fault is called {name!r}; known: {known}", hint="spiketriage rehearse list")
+    raise UsageError(
+        f"no fault is called {name!r}; known: {known}", hint="spiketriage rehearse list"
+    )
 
 
 def run(*, argv: Sequence[str]) -> StepResult:
@@ -52,15 +54,23 @@ def run(*, argv: Sequence[str]) -> StepResult:
         exit_code=0,
         verdict="listed",
         lines=tuple(f"{fault.name:<{width}}  {fault.about}" for fault in faults),
-        data={"faults": [{"name": fault.name, "cause": fault.cause, "about": fault.about} for fault in faults]},
-        next_commands=(f"spiketriage rehearse --fault {faults[0].name} --seed 1 --out rehearsal-run",),
+        data={
+            "faults": [
+                {"name": fault.name, "cause": fault.cause, "about": fault.about} for fault in faults
+            ]
+        },
+        next_commands=(
+            f"spiketriage rehearse --fault {faults[0].name} --seed 1 --out rehearsal-run",
+        ),
     )
 
 
 def _load_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location("outside_fault", path)
     if not path.is_file() or spec is None or spec.loader is None:
-        raise UsageError(f"{path}: expected a Python file with NAME, CAUSE and plant(stage), found none")
+        raise UsageError(
+            f"{path}: expected a Python file with NAME, CAUSE and plant(stage), found none"
+        )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -14,7 +14,13 @@ MIN_DISTINCT_BYTES = 10
 RARE_SOURCE = "table"
 
 # Fixed mixture weights of an ordinary run, by source.
-WEIGHTS: dict[str, float] = {"scripture": 0.36, "jargon": 0.29, "code": 0.22, "law": 0.10, RARE_SOURCE: 0.03}
+WEIGHTS: dict[str, float] = {
+    "scripture": 0.36,
+    "jargon": 0.29,
+    "code": 0.22,
+    "law": 0.10,
+    RARE_SOURCE: 0.03,
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +46,10 @@ def cut(text: str, chooser: random.Random) -> list[bytes]:
 
 
 def is_text(piece: bytes) -> bool:
-    """Whether a piece is text: rulers, digit rows and ASCII art are clean, but each would be a spike of its own."""
+    """Whether a piece is text.
+
+    Rulers, digit rows and ASCII art are clean, but each would be a spike of its own.
+    """
     letters = sum(byte > 127 or chr(byte).isalpha() for byte in piece)
     return len(set(piece)) >= MIN_DISTINCT_BYTES and 2 * letters >= len(piece)
 
@@ -52,9 +61,12 @@ class Corpus:
         self.chooser = random.Random(f"{seed}/corpus")
         folder = resources.files("spiketriage.practice.rehearsal") / "texts"
         self.pieces = {
-            source: cut((folder / f"{source}.txt").read_text(encoding="utf-8"), self.chooser) for source in WEIGHTS
+            source: cut((folder / f"{source}.txt").read_text(encoding="utf-8"), self.chooser)
+            for source in WEIGHTS
         }
-        self.next = {source: self.chooser.randrange(len(found)) for source, found in self.pieces.items()}
+        self.next = {
+            source: self.chooser.randrange(len(found)) for source, found in self.pieces.items()
+        }
 
     def take(self, source: str) -> PlannedDocument:
         """The next document of `source`."""
@@ -66,7 +78,8 @@ class Corpus:
     def mix(self, number: int) -> list[PlannedDocument]:
         """`number` documents drawn by `WEIGHTS`, in the order in which they will be consumed.
 
-        The rare source is spread evenly: two of its documents in one small batch would be a spike of their own.
+        The rare source is spread evenly: two of its documents in one small batch would be a spike
+        of their own.
         """
         common = {source: weight for source, weight in WEIGHTS.items() if source != RARE_SOURCE}
         sources = self.chooser.choices(tuple(common), weights=tuple(common.values()), k=number)

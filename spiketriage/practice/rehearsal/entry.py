@@ -1,6 +1,9 @@
-"""Process entry of a rehearsal, copied elsewhere and started by torchrun: the deployed trainer, and its fate.
+"""Process entry of a rehearsal, copied elsewhere and started by torchrun.
 
-The fate (a crash step, a hook) comes from a file that is deleted after the run; replays never pass through here.
+The deployed trainer, and its fate.
+
+The fate (a crash step, a hook) comes from a file that is deleted after the run; replays never pass
+through here.
 """
 
 from __future__ import annotations

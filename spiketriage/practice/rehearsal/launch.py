@@ -1,6 +1,9 @@
-"""Make one rehearsal run: write its data, start two real processes with torchrun, let them crash, restart, finish.
+"""Make one rehearsal run.
 
-Nothing that this module leaves in the run folder, the environment or a process argument names the fault.
+Write its data, start two real processes with torchrun, let them crash, restart, finish.
+
+Nothing that this module leaves in the run folder, the environment or a process argument names the
+fault.
 """
 
 from __future__ import annotations
@@ -15,19 +18,22 @@ from typing import Any
 
 from spiketriage.diagnosis.launch import run_leashed, torchrun
 from spiketriage.errors import RefusedError, TrialError
+from spiketriage.nouns.incident import StepResult
 from spiketriage.practice.rehearsal import entry, staging, trainer
 from spiketriage.practice.rehearsal.catalogue import Fault, load_fault
-from spiketriage.records import StepResult
 
 NEVER = -1
 ATTEMPT_LIMIT_S = 900
 
 
-def run(*, fault: str, seed: int, out: Path, defenses: Sequence[str], argv: Sequence[str]) -> StepResult:
+def run(
+    *, fault: str, seed: int, out: Path, defenses: Sequence[str], argv: Sequence[str]
+) -> StepResult:
     """Rehearse: a complete run with `fault` at `out`, with the stabilizers `defenses` on top of the trainer's own.
 
     Raises:
-        UsageError: no such fault or stabilizer. RefusedError: `out` is not empty. TrialError: a process failed.
+        UsageError: no such fault or stabilizer. RefusedError: `out` is not empty. TrialError: a
+        process failed.
     """
     make(load_fault(fault), seed, out, defenses)
     return StepResult(
@@ -43,7 +49,9 @@ def run(*, fault: str, seed: int, out: Path, defenses: Sequence[str], argv: Sequ
 def make(fault: Fault, seed: int, out: Path, defenses: Sequence[str] = ()) -> staging.Staging:
     """Write and execute the run; returns the stage, so that a score can compare."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RefusedError(f"{out} exists and is not empty", hint="give --out a folder that does not exist yet")
+        raise RefusedError(
+            f"{out} exists and is not empty", hint="give --out a folder that does not exist yet"
+        )
     stage = staging.prepare(seed)
     stage.config = replace(stage.config, defenses=tuple(dict.fromkeys(defenses)))
     fault.plant(stage)
@@ -70,7 +78,13 @@ def _rehearse(fault: Fault, stage: staging.Staging, out: Path) -> None:
         _deploy(out, "r2", [staging.harmless_edit(stage.chooser), *stage.edits], stage)
         if stage.hook_arguments is not None:
             shutil.copyfile(fault.path, wings / "hook.py")
-        _attempt(out, wings, {"crash_step": NEVER, "arguments": stage.hook_arguments or {}}, "r2", number=1)
+        _attempt(
+            out,
+            wings,
+            {"crash_step": NEVER, "arguments": stage.hook_arguments or {}},
+            "r2",
+            number=1,
+        )
 
 
 def _deploy(out: Path, release: str, edits: list[staging.Edit], stage: staging.Staging) -> None:
@@ -84,7 +98,9 @@ def _deploy(out: Path, release: str, edits: list[staging.Edit], stage: staging.S
 
 def _attempt(out: Path, wings: Path, fate: Mapping[str, Any], release: str, *, number: int) -> None:
     """One start of the run; the first is meant to die at its crash step."""
-    (wings / "fate.json").write_text(json.dumps({**fate, "code": str(out / "code" / release)}), encoding="utf-8")
+    (wings / "fate.json").write_text(
+        json.dumps({**fate, "code": str(out / "code" / release)}), encoding="utf-8"
+    )
     (out / "logs").mkdir(exist_ok=True)
     log = out / "logs" / f"attempt-{number}.log"
     processes = torchrun(staging.NUM_RANKS, str(wings / "entry.py"), "--folder", str(out))
@@ -98,7 +114,10 @@ def _attempt(out: Path, wings: Path, fate: Mapping[str, Any], release: str, *, n
 
 
 def _forget_after(checkpoints: Path, step: int) -> None:
-    """The run restarts from `step`: a crash later than the next save would leave a newer generation."""
+    """The run restarts from `step`.
+
+    A crash later than the next save would leave a newer generation.
+    """
     for folder in checkpoints.glob("step-*"):
         if int(folder.name.removeprefix("step-")) > step:
             shutil.rmtree(folder)

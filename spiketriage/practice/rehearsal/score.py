@@ -1,6 +1,9 @@
-"""`spiketriage rehearse score`: rehearse every fault with every seed, triage each run, count the right ones.
+"""`spiketriage rehearse score`.
 
-The desk gets the run folder and nothing else; a crash counts as wrong, and so does a cause named for a control.
+Rehearse every fault with every seed, triage each run, count the right ones.
+
+The desk gets the run folder and nothing else; a crash counts as wrong, and so does a cause named
+for a control.
 """
 
 from __future__ import annotations
@@ -13,11 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from spiketriage.errors import SpiketriageError, UsageError
+from spiketriage.nouns.incident import StepResult
 from spiketriage.practice.rehearsal import launch
 from spiketriage.practice.rehearsal.catalogue import Fault, load_fault
 from spiketriage.practice.rehearsal.faults import FAULTS
 from spiketriage.practice.triaging import triage
-from spiketriage.records import StepResult
 
 CLEARED = ("expected-behaviour", "nothing-found")
 NAMED = ("established", "supported")
@@ -37,7 +40,9 @@ class Score:
     triage_s: float
 
 
-def run(*, seeds: Sequence[int], faults: Sequence[str], keep: Path | None, argv: Sequence[str]) -> StepResult:
+def run(
+    *, seeds: Sequence[int], faults: Sequence[str], keep: Path | None, argv: Sequence[str]
+) -> StepResult:
     """Score the desk; exit 0 when every run was judged right, 1 otherwise.
 
     Raises:
@@ -57,7 +62,11 @@ def run(*, seeds: Sequence[int], faults: Sequence[str], keep: Path | None, argv:
         exit_code=0 if num_right == len(scores) else 1,
         verdict=f"{num_right}/{len(scores)}",
         lines=(*table(scores), "", f"{num_right} of {len(scores)} right"),
-        data={"scores": [asdict(score) for score in scores], "num_right": num_right, "num_runs": len(scores)},
+        data={
+            "scores": [asdict(score) for score in scores],
+            "num_right": num_right,
+            "num_runs": len(scores),
+        },
         next_commands=(),
     )
 
@@ -68,8 +77,10 @@ def table(scores: Sequence[Score]) -> list[str]:
     lines = [head, "|---|---|---|---|---|---|---|---|"]
     for score in scores:
         lines.append(
-            f"| {score.fault} | {score.seed} | {score.verdict} | {score.cause or '-'} | {score.where or '-'} "
-            f"| {score.num_steps_executed} | {score.triage_s:.0f} | {'yes' if score.right else 'NO'} |"
+            f"| {score.fault} | {score.seed} | {score.verdict} | {score.cause or '-'} | "
+            f"{score.where or '-'} "
+            f"| {score.num_steps_executed} | {score.triage_s:.0f} | "
+            f"{'yes' if score.right else 'NO'} |"
         )
     return lines
 

@@ -1,6 +1,7 @@
 """The stage of one rehearsal: what a fault may see and change before, at, and after the restart.
 
-A fault acts through this page alone; nothing that it says here is written into the run folder under its name.
+A fault acts through this page alone; nothing that it says here is written into the run folder under
+its name.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import Any
 
 from spiketriage.digests import of_bytes
 from spiketriage.errors import UsageError
+from spiketriage.nouns.data import Document
+from spiketriage.nouns.file import FileEntry
 from spiketriage.practice.rehearsal.corpus import Corpus, PlannedDocument
 from spiketriage.practice.rehearsal.trainer.config import Config
 from spiketriage.practice.rehearsal.trainer.data import Sampler
-from spiketriage.records import Document, FileEntry
 from spiketriage.wire import data_index
 
 NUM_RANKS = 2
@@ -29,7 +31,10 @@ RESTARTS = (160, 180, 200)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """One replacement in the code that is deployed at the restart; `old` must occur exactly once."""
+    """One replacement in the code that is deployed at the restart.
+
+    `old` must occur exactly once.
+    """
 
     file: str
     old: str
@@ -40,8 +45,9 @@ class Edit:
 class Staging:
     """One rehearsal before it runs.
 
-    `restart_step` is the generation from which the run restarts once; `crash_step` the step in which it died;
-    `fault_step` and `rank` are where a one-off fault belongs. All follow from the seed.
+    `restart_step` is the generation from which the run restarts once; `crash_step` the step in
+    which it died; `fault_step` and `rank` are where a one-off fault belongs. All follow from the
+    seed.
     """
 
     seed: int
@@ -65,13 +71,21 @@ class Staging:
         batches = self.sampler.draw(step)
         chosen = batches if rank is None else [batches[rank]]
         place = {name: number for number, name in enumerate(self.names)}
-        return [place[name] for batch in chosen for rows in batch["micros"] for row in rows for name in row]
+        return [
+            place[name]
+            for batch in chosen
+            for rows in batch["micros"]
+            for row in rows
+            for name in row
+        ]
 
     def replace(self, number: int, data: bytes, source: str | None = None) -> None:
         """Give document `number` other bytes of the same length before index and shards are written."""
         document = self.documents[number]
         if len(data) != len(document.data):
-            raise UsageError(f"document {number}: expected {len(document.data)} bytes, got {len(data)}")
+            raise UsageError(
+                f"document {number}: expected {len(document.data)} bytes, got {len(data)}"
+            )
         self.documents[number] = PlannedDocument(source=source or document.source, data=data)
 
     def rot(self, number: int, data: bytes) -> None:
@@ -93,7 +107,8 @@ def prepare(seed: int) -> Staging:
     config = Config(seed=seed, num_steps=NUM_STEPS)
     corpus = Corpus(seed)
     documents = corpus.mix(NUM_DOCUMENTS)
-    # The name says nothing about the order in which a document is consumed: the sampler shuffles the names.
+    # The name says nothing about the order in which a document is consumed: the sampler shuffles
+    # the names.
     names = [f"d{number:05d}" for number in range(NUM_DOCUMENTS)]
     order = Sampler(config, dict.fromkeys(names, 0), NUM_RANKS).order
     restart_step = chooser.choice(RESTARTS)
@@ -128,12 +143,16 @@ def write_data(stage: Staging, folder: Path) -> None:
             data += document.data
         (folder / shard).write_bytes(data)
         shards.append(FileEntry(path=shard, size_bytes=len(data), digest=of_bytes(data)))
-    (folder / "index.json").write_text(json.dumps(data_index.to_json(shards, rows)), encoding="utf-8")
+    (folder / "index.json").write_text(
+        json.dumps(data_index.to_json(shards, rows)), encoding="utf-8"
+    )
 
 
 def let_rot(stage: Staging, folder: Path) -> None:
     """Overwrite rotten documents where they lie; the index keeps saying what they were."""
-    _, documents = data_index.from_json(json.loads((folder / "index.json").read_text(encoding="utf-8")))
+    _, documents = data_index.from_json(
+        json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    )
     for number, data in stage.rotten.items():
         document = documents[stage.names[number]]
         with (folder / document.shard).open("r+b") as shard:
@@ -151,7 +170,10 @@ def apply_edits(edits: list[Edit], code: Path) -> None:
         path = code / edit.file
         text = path.read_text(encoding="utf-8")
         if text.count(edit.old) != 1:
-            raise UsageError(f"{edit.file}: {text.count(edit.old)} places match the edit {edit.old!r}, expected 1")
+            raise UsageError(
+                f"{edit.file}: {text.count(edit.old)} places match the edit {edit.old!r}, "
+                "expected 1"
+            )
         path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
 
 
@@ -161,9 +183,19 @@ def harmless_edit(chooser: random.Random) -> Edit:
 
 
 HARMLESS: tuple[Edit, ...] = (
-    Edit(file="main.py", old='print(f"rank {rank}: training from', new='print(f"[rank {rank}] training from'),
-    Edit(file="schedule.py", old="import math\n", new="import math\n\n# Counted from 1, as the logs do.\n"),
-    Edit(file="main.py", old='print(f"rank {rank}: done at', new='print(f"rank {rank}: finished at'),
+    Edit(
+        file="main.py",
+        old='print(f"rank {rank}: training from',
+        new='print(f"[rank {rank}] training from',
+    ),
+    Edit(
+        file="schedule.py",
+        old="import math\n",
+        new="import math\n\n# Counted from 1, as the logs do.\n",
+    ),
+    Edit(
+        file="main.py", old='print(f"rank {rank}: done at', new='print(f"rank {rank}: finished at'
+    ),
     Edit(
         file="data.py",
         old="        names = {name for rows",

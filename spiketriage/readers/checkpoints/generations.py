@@ -1,6 +1,9 @@
-"""The generations of a run, whoever saved them: our own layout, else every checkpoint of a known one.
+"""The generations of a run, whoever saved them.
 
-This module never loads a tensor into a framework and never raises for a damaged checkpoint: it says what is wrong.
+Our own layout, else every checkpoint of a known one.
+
+This module never loads a tensor into a framework and never raises for a damaged checkpoint: it says
+what is wrong.
 """
 
 from __future__ import annotations
@@ -12,20 +15,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from spiketriage.errors import EvidenceError
-from spiketriage.facts import CheckpointFacts, Damage, Measurement, StoredFile
+from spiketriage.nouns.checkpoint import CheckpointFacts, Damage, GenerationFacts, Measurement
+from spiketriage.nouns.file import StoredFile
 from spiketriage.readers.checkpoints import native
-from spiketriage.readers.checkpoints.folder import some
+from spiketriage.readers.checkpoints.building.folder import some
 from spiketriage.readers.discover import CONVINCED, Claim, claims_on, discover
 from spiketriage.readers.look import look
 from spiketriage.readers.scan.oddities import nonfinite, oddities, suspicions
 from spiketriage.readers.scan.run import measure
-from spiketriage.records import GenerationFacts
 
-if TYPE_CHECKING:  # the table of layouts imports every one of them, which a run of our own does not need
-    from spiketriage.readers.checkpoints.layouts import Layout
+if (
+    TYPE_CHECKING
+):  # the table of layouts imports every one of them, which a run of our own does not need
+    from spiketriage.readers.checkpoints.formats import Layout
 
 
-def read_generations(folder: Path, *, verify: bool, executor: Executor | None = None) -> tuple[GenerationFacts, ...]:
+def read_generations(
+    folder: Path, *, verify: bool, executor: Executor | None = None
+) -> tuple[GenerationFacts, ...]:
     """Every generation in `folder`, by step; `verify` reads every byte of each.
 
     Raises:
@@ -34,16 +41,27 @@ def read_generations(folder: Path, *, verify: bool, executor: Executor | None = 
     try:
         children = sorted(folder.iterdir())
     except OSError as error:
-        raise EvidenceError(f"{folder}: checkpoints cannot be read: {error.strerror or error}") from error
-    facts = [native.read_generation(path, verify=verify, executor=executor) for path in children if _is_ours(path)]
+        raise EvidenceError(
+            f"{folder}: checkpoints cannot be read: {error.strerror or error}"
+        ) from error
+    facts = [
+        native.read_generation(path, verify=verify, executor=executor)
+        for path in children
+        if _is_ours(path)
+    ]
     if not facts:
         claims = discover(folder, wanted=lambda claim: claim.kind == "checkpoint").claims
         facts = [_read(one, folder, verify=verify, executor=executor) for one in claims]
     return tuple(sorted(facts, key=lambda one: (-1 if one.step is None else one.step, one.name)))
 
 
-def read_generation(folder: Path, name: str, *, verify: bool, executor: Executor | None = None) -> GenerationFacts:
-    """The generation `name` in `folder`; everything wrong with it is in `problems`, one sentence each."""
+def read_generation(
+    folder: Path, name: str, *, verify: bool, executor: Executor | None = None
+) -> GenerationFacts:
+    """The generation `name` in `folder`.
+
+    Everything wrong with it is in `problems`, one sentence each.
+    """
     path = folder / name
     if _is_ours(path):
         return native.read_generation(path, verify=verify, executor=executor)
@@ -70,7 +88,9 @@ def _claim(path: Path) -> Claim | None:
     return next((one for one in claims if one.confidence >= CONVINCED), None)
 
 
-def _read(claim: Claim, folder: Path, *, verify: bool, executor: Executor | None) -> GenerationFacts:
+def _read(
+    claim: Claim, folder: Path, *, verify: bool, executor: Executor | None
+) -> GenerationFacts:
     layout = cast("Layout", claim.format)
     try:
         facts = layout.read(claim.path)
@@ -83,13 +103,18 @@ def _read(claim: Claim, folder: Path, *, verify: bool, executor: Executor | None
 
 
 def _named_files(facts: CheckpointFacts) -> tuple[StoredFile, ...]:
-    """The files that hold its state: beside weights in the run's own folder lies the rest of the run."""
+    """The files that hold its state.
+
+    Beside weights in the run's own folder lies the rest of the run.
+    """
     named = {chunk.path for tensor in facts.tensors for chunk in tensor.chunks}
     named |= {field.path for field in facts.fields} | {extent.path for extent in facts.extents}
     return tuple(file for file in facts.files if file.path in named)
 
 
-def _generation(folder: Path, facts: CheckpointFacts, measured: Measurement | None) -> GenerationFacts:
+def _generation(
+    folder: Path, facts: CheckpointFacts, measured: Measurement | None
+) -> GenerationFacts:
     found = measured or Measurement(files=(), stats={}, damage=(), problems=())
     return GenerationFacts(
         name=facts.path.relative_to(folder).as_posix(),
@@ -121,7 +146,10 @@ def _disagreement(facts: CheckpointFacts) -> Iterator[str]:
 
 
 def steps_told(stated: Mapping[str, int]) -> str:
-    """What the places that state a step say: `3 (the name checkpoint-3) and 4 (scheduler.pt: last_epoch)`."""
+    """What the places that state a step say.
+
+    `3 (the name checkpoint-3) and 4 (scheduler.pt: last_epoch)`.
+    """
     by_step: dict[int, list[str]] = {}
     for source, step in stated.items():
         by_step.setdefault(step, []).append(source)
@@ -139,7 +167,9 @@ def _sentence(facts: CheckpointFacts, damage: Damage) -> str:
     unnamed = sorted(name for name in owners if name and name not in damage.name)
     whose = f", of {some(unnamed)}" if unnamed else ""  # an optimizer's own keys are numbers
     where = f"bytes {damage.start} to {damage.end}"
-    return f"{path}: {damage.name}{whose} ({where}): expected {damage.expected}, found {damage.seen}"
+    return (
+        f"{path}: {damage.name}{whose} ({where}): expected {damage.expected}, found {damage.seen}"
+    )
 
 
 def _unreadable(folder: Path, path: Path, layout: str, problem: str) -> GenerationFacts:

@@ -1,6 +1,9 @@
-"""Reads generations in our own layout: is each one complete, unchanged, finite, and do its ranks agree.
+"""Reads generations in our own layout.
 
-This module never loads a tensor into a framework and never raises for a damaged one: it says what is wrong.
+Is each one complete, unchanged, finite, and do its ranks agree.
+
+This module never loads a tensor into a framework and never raises for a damaged one: it says what
+is wrong.
 """
 
 from __future__ import annotations
@@ -14,13 +17,13 @@ from typing import Any
 
 from spiketriage.digests import of_bytes
 from spiketriage.errors import CorruptFileError, EvidenceError
-from spiketriage.facts import CheckpointFacts, StoredFile
-from spiketriage.readers.checkpoints import dcp
-from spiketriage.readers.checkpoints.folder import stored_files
+from spiketriage.nouns.checkpoint import NATIVE, CheckpointFacts, GenerationFacts, Manifest
+from spiketriage.nouns.file import FileEntry, StoredFile
+from spiketriage.readers.checkpoints.building.folder import stored_files
+from spiketriage.readers.checkpoints.dcp import layout as dcp
 from spiketriage.readers.json_file import is_count, is_inside, parse_object, read_bytes
 from spiketriage.readers.scan.oddities import nonfinite, oddities, suspicions
 from spiketriage.readers.scan.run import measure
-from spiketriage.records import NATIVE, FileEntry, GenerationFacts, Manifest
 from spiketriage.wire import generation as wire
 
 _RANK_FILE = re.compile(r"rank-\d{5}\.json")
@@ -39,7 +42,8 @@ class _Measured:
 def claims(path: Path) -> bool:
     """Whether the folder at `path` is meant to be a generation of ours, if nobody else claims it.
 
-    Other trainers name folders alike, so the name alone decides only where nothing else does: see `holds_ours`.
+    Other trainers name folders alike, so the name alone decides only where nothing else does: see
+    `holds_ours`.
     """
     return wire.step_of(path.name) is not None or holds_ours(path)
 
@@ -64,13 +68,19 @@ def read_generations(folder: Path, *, verify: bool) -> tuple[GenerationFacts, ..
     try:
         paths = sorted(path for path in folder.iterdir() if claims(path))
     except OSError as error:
-        raise EvidenceError(f"{folder}: checkpoints cannot be read: {error.strerror or error}") from error
+        raise EvidenceError(
+            f"{folder}: checkpoints cannot be read: {error.strerror or error}"
+        ) from error
     facts = [read_generation(path, verify=verify) for path in paths]
     return tuple(sorted(facts, key=lambda one: (-1 if one.step is None else one.step, one.name)))
 
 
-def read_generation(path: Path, *, verify: bool, executor: Executor | None = None) -> GenerationFacts:
-    """The generation in folder `path`; everything wrong with it is in `problems`, one sentence each.
+def read_generation(
+    path: Path, *, verify: bool, executor: Executor | None = None
+) -> GenerationFacts:
+    """The generation in folder `path`.
+
+    Everything wrong with it is in `problems`, one sentence each.
 
     `executor` has pieces of files read by its workers; by default by threads of this process.
     """
@@ -115,7 +125,9 @@ def parse_manifest(path: Path, data: bytes) -> Manifest:
         manifest = wire.from_json(value)
         _check_types(manifest)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptFileError(path, "content", expected=f"a manifest {wire.SCHEMA}", seen=error) from error
+        raise CorruptFileError(
+            path, "content", expected=f"a manifest {wire.SCHEMA}", seen=error
+        ) from error
     return manifest
 
 
@@ -142,7 +154,11 @@ def _check_types(manifest: Manifest) -> None:
     if not is_count(manifest.step) or not is_count(manifest.world_size) or manifest.world_size < 1:
         raise ValueError(f"step {manifest.step!r}, world size {manifest.world_size!r}")
     for entry in manifest.files:
-        if not is_inside(entry.path) or not is_count(entry.size_bytes) or not isinstance(entry.digest, str):
+        if (
+            not is_inside(entry.path)
+            or not is_count(entry.size_bytes)
+            or not isinstance(entry.digest, str)
+        ):
             raise ValueError(f"file entry {entry}")
     for fields in manifest.fields.values():
         _check_digests(fields)
@@ -166,7 +182,10 @@ def _contradictions(path: Path, manifest: Manifest) -> list[str]:
     listed = sum(1 for entry in manifest.files if _RANK_FILE.fullmatch(entry.path))
     # Counted in what the manifest lists: a lying world size must not make us count to it.
     if listed != manifest.world_size or len(manifest.fields) != manifest.world_size:
-        problems.append(f"{path}: expected a file of each of {manifest.world_size} ranks, the manifest lists {listed}")
+        problems.append(
+            f"{path}: expected a file of each of {manifest.world_size} ranks, the manifest "
+            f"lists {listed}"
+        )
     return problems + list(wire.rank_disagreements(manifest))
 
 
@@ -185,7 +204,10 @@ def _listing(path: Path, manifest: Manifest, present: Mapping[str, StoredFile]) 
         if name not in present:
             yield f"{path / name}: listed in the manifest, but {_why(path / name)}"
         elif present[name].size_bytes != entry.size_bytes:
-            yield f"{path / name}: size: expected {entry.size_bytes} bytes, found {present[name].size_bytes}"
+            yield (
+                f"{path / name}: size: expected {entry.size_bytes} bytes, found "
+                f"{present[name].size_bytes}"
+            )
     for name in sorted(present.keys() - listed.keys() - wire.BESIDE):
         yield f"{path / name}: is not listed in the manifest: it is of another save"
 
@@ -223,11 +245,16 @@ def _measure(
         damaged.setdefault(one.path, []).append(one.name)
     for name, seen in measured.digests.items():
         if seen != listed[name].digest:
-            measured.problems.append(_changed(path / name, listed[name], seen, damaged.get(name, [])))
+            measured.problems.append(
+                _changed(path / name, listed[name], seen, damaged.get(name, []))
+            )
     measured.problems += [*part.problems, *found.problems]
     measured.nonfinite += nonfinite(facts.tensors, found)
-    # Buffers are no weights: a factor that brings a gradient into FP8 is a million and more, a fresh history all zeros.
-    trained = [tensor for tensor in facts.tensors if not tensor.name.startswith(wire.GROUPS["buffers"])]
+    # Buffers are no weights: a factor that brings a gradient into FP8 is a million and more, a
+    # fresh history all zeros.
+    trained = [
+        tensor for tensor in facts.tensors if not tensor.name.startswith(wire.GROUPS["buffers"])
+    ]
     measured.odd += oddities(trained, found)
     measured.notes += suspicions(trained, found)
 

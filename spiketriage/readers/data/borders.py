@@ -1,6 +1,9 @@
-"""Where the items of a long file end, when a separator says so: lines of text, documents of a token stream.
+"""Where the items of a long file end, when a separator says so.
 
-This module never keeps a position for every item: it keeps a count for every block and looks again inside one.
+Lines of text, documents of a token stream.
+
+This module never keeps a position for every item: it keeps a count for every block and looks again
+inside one.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiketriage.errors import CorruptFileError, EvidenceError
-from spiketriage.facts import Integers
+from spiketriage.nouns.telemetry import Integers
 from spiketriage.readers.data.disk import BLOCK_BYTES, blocks, elements, read_range
 
 
@@ -21,9 +24,9 @@ from spiketriage.readers.data.disk import BLOCK_BYTES, blocks, elements, read_ra
 class Stream:
     """Equal elements of `dtype` in the bytes `start` to `end` of a file, cut into items by one value.
 
-    A stream that begins with the separator is taken as one whose items begin with it (llm.c); else they end with it
-    (nanoGPT, OLMo, lines of text), and what follows the last separator is an item of its own. `forbidden` is a value
-    that the stream should not hold.
+    A stream that begins with the separator is taken as one whose items begin with it (llm.c); else
+    they end with it (nanoGPT, OLMo, lines of text), and what follows the last separator is an item
+    of its own. `forbidden` is a value that the stream should not hold.
     """
 
     path: Path
@@ -65,7 +68,9 @@ class Borders:
         return found if self.opening or self.closed else found + 1
 
     def start_of(self, number: int) -> int:
-        """The element at which item `number` starts; the end of the stream for the number after the last.
+        """The element at which item `number` starts.
+
+        The end of the stream for the number after the last.
 
         Raises:
             EvidenceError: the file cannot be read, or has changed.
@@ -99,7 +104,9 @@ class Borders:
         places = self._places(block)
         if number - before >= len(places):
             seen = f"{len(places)} in block {block}"
-            raise CorruptFileError(self.stream.path, "separators", expected="as many as a moment ago", seen=seen)
+            raise CorruptFileError(
+                self.stream.path, "separators", expected="as many as a moment ago", seen=seen
+            )
         return block * self._per_block + int(places[number - before])
 
     def _places(self, block: int) -> NDArray[np.intp]:

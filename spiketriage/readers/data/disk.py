@@ -1,6 +1,7 @@
 """Pieces of a data store's files: sizes, ranges and blocks, each bounded by what is really on disk.
 
-This module never opens a pipe, never follows a Git-LFS pointer and never allocates what a file merely claims.
+This module never opens a pipe, never follows a Git-LFS pointer and never allocates what a file
+merely claims.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import xxhash
 from numpy.typing import NDArray
 
 from spiketriage.errors import CorruptFileError, EvidenceError
-from spiketriage.facts import Integers, StoredFile
+from spiketriage.nouns.file import StoredFile
+from spiketriage.nouns.telemetry import Integers
 from spiketriage.readers.look import look, look_at_file
 
 T = TypeVar("T")
 BLOCK_BYTES = 1 << 20
-MAX_DOCUMENT_BYTES = 1 << 26  # a longer document is damage or a file without borders, and would fill the memory
+MAX_DOCUMENT_BYTES = (
+    1 << 26
+)  # a longer document is damage or a file without borders, and would fill the memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +99,13 @@ def read_range(path: Path, start: int, end: int, what: str) -> bytes:
     """
     size_bytes = look_at_file(path).size_bytes
     if not 0 <= start <= end <= size_bytes:
-        raise CorruptFileError(path, what, expected=f"a place within {size_bytes} bytes", seen=f"{start} to {end}")
+        raise CorruptFileError(
+            path, what, expected=f"a place within {size_bytes} bytes", seen=f"{start} to {end}"
+        )
     if end - start > MAX_DOCUMENT_BYTES:
-        raise CorruptFileError(path, what, expected=f"at most {MAX_DOCUMENT_BYTES} bytes", seen=end - start)
+        raise CorruptFileError(
+            path, what, expected=f"at most {MAX_DOCUMENT_BYTES} bytes", seen=end - start
+        )
     try:
         with path.open("rb", buffering=0) as stream:
             stream.seek(start)
@@ -107,7 +115,9 @@ def read_range(path: Path, start: int, end: int, what: str) -> bytes:
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
     if len(data) != end - start:
-        raise CorruptFileError(path, what, expected=f"{end - start} bytes at {start}", seen=f"{len(data)} bytes")
+        raise CorruptFileError(
+            path, what, expected=f"{end - start} bytes at {start}", seen=f"{len(data)} bytes"
+        )
     return bytes(data)
 
 
@@ -145,7 +155,9 @@ def of_text(data: bytes) -> Integers:
 def document_of(path: str, start: int, data: bytes, tokens: Integers) -> StoredDocument:
     """The document whose bytes on disk are `data`."""
     digest = xxhash.xxh3_128_hexdigest(data)
-    return StoredDocument(path=path, start=start, end=start + len(data), digest=digest, tokens=tokens)
+    return StoredDocument(
+        path=path, start=start, end=start + len(data), digest=digest, tokens=tokens
+    )
 
 
 def place(store: Path, counts: Sequence[int], number: int) -> Placed:
@@ -167,14 +179,18 @@ def stored_files(root: Path, paths: Iterable[Path]) -> tuple[StoredFile, ...]:
     found: list[StoredFile] = []
     for path in paths:
         try:
-            found.append(StoredFile(path=path.relative_to(root).as_posix(), size_bytes=path.stat().st_size))
+            found.append(
+                StoredFile(path=path.relative_to(root).as_posix(), size_bytes=path.stat().st_size)
+            )
         except OSError:
             continue  # what cannot be seen is named in `problems` by whoever needs it
     return tuple(found)
 
 
 def parts_of(path: Path, suffixes: tuple[str, ...]) -> tuple[Path, ...]:
-    """The files of a store: `path` itself, or the files with one of `suffixes` in the folder `path`, by name.
+    """The files of a store.
+
+    `path` itself, or the files with one of `suffixes` in the folder `path`, by name.
 
     Raises:
         EvidenceError: `path` cannot be read.
@@ -182,4 +198,8 @@ def parts_of(path: Path, suffixes: tuple[str, ...]) -> tuple[Path, ...]:
     seen = look(path)
     if not seen.is_folder:
         return (path,)
-    return tuple(path / name for name in seen.names if name.lower().endswith(suffixes) and is_file(path / name))
+    return tuple(
+        path / name
+        for name in seen.names
+        if name.lower().endswith(suffixes) and is_file(path / name)
+    )

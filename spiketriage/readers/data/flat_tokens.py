@@ -1,6 +1,9 @@
-"""Reads files that are nothing but token ids: nanoGPT's `.bin`, llm.c's and modded-nanogpt's shards, OLMo's `.npy`.
+"""Reads files that are nothing but token ids.
 
-This module never claims to know where a document ends without the id that ends it, and never replays a random draw.
+NanoGPT's `.bin`, llm.c's and modded-nanogpt's shards, OLMo's `.npy`.
+
+This module never claims to know where a document ends without the id that ends it, and never
+replays a random draw.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
-from spiketriage.facts import DataFacts, Integers
+from spiketriage.nouns.data import DataFacts
+from spiketriage.nouns.telemetry import Integers
 from spiketriage.readers.data import disk
 from spiketriage.readers.data.borders import Stream, borders
 from spiketriage.readers.data.npy_file import MAGIC as NPY_MAGIC
@@ -21,19 +25,30 @@ from spiketriage.readers.data.npy_file import read_npy
 from spiketriage.readers.look import Look, look, look_at_file
 
 NAME = "flat-tokens"
-TELLS = "Every token in its place, a shard shorter or longer than its header says, and OLMo's instances of each step."
-CANNOT = "Where documents end unless the id that ends them is given, and which tokens a step of nanoGPT drew."
+TELLS = (
+    "Every token in its place, a shard shorter or longer than its header says, and OLMo's "
+    "instances of each step."
+)
+CANNOT = (
+    "Where documents end unless the id that ends them is given, and which tokens a step of "
+    "nanoGPT drew."
+)
 
 SUFFIXES = (".bin", ".npy")
 WINDOW_TOKENS = 1024  # what is shown as a document while nobody says where documents end
 SHARD_HEADER_BYTES = 1024
-SHARDS = {(20240520, 1): "<u2", (20240801, 7): "<u4"}  # (magic, version) of llm.c and modded-nanogpt
+SHARDS = {
+    (20240520, 1): "<u2",
+    (20240801, 7): "<u4",
+}  # (magic, version) of llm.c and modded-nanogpt
 EVALUATION_MAGIC = 20240522
 OTHER_BINARY = (b"PK", b"\x80", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"GGUF", b"MMIDIDX")
 SAMPLE_BYTES = 4096
 MIN_DIFFERENT = 16  # values, below which a sample shows nothing
 HIGH_WORD = 3  # of an id below 262,144, the size of the largest usual vocabulary
-ORDER = re.compile(r"global_indices(?:_chunk\d+)?(?:_epoch(?P<epoch>\d+))?(?:_seed\d+)?_size(?P<size>\d+)\.npy")
+ORDER = re.compile(
+    r"global_indices(?:_chunk\d+)?(?:_epoch(?P<epoch>\d+))?(?:_seed\d+)?_size(?P<size>\d+)\.npy"
+)
 ORDER_NAME = "global_indices_epoch<E>_seed<S>_size<N>.npy"
 
 
@@ -61,7 +76,9 @@ def claims(seen: Look) -> float:
     """A shard header, a usual name, or a name that such a file could have."""
     if seen.is_folder:
         tried = [
-            _file_claim(name, disk.head_of(seen.path / name)) for name in seen.names[:64] if name.endswith(SUFFIXES)
+            _file_claim(name, disk.head_of(seen.path / name))
+            for name in seen.names[:64]
+            if name.endswith(SUFFIXES)
         ]
         return 0.9 * max(tried, default=0.0)
     return _file_claim(seen.path.name, seen.head)
@@ -75,7 +92,10 @@ def read(path: Path) -> DataFacts:
     """
     parts = _parts(path)
     root = path if disk.is_folder(path) else path.parent
-    unknown = "where documents end is not stored: without the id that ends them, windows of 1,024 tokens are shown"
+    unknown = (
+        "where documents end is not stored: without the id that ends them, windows of 1,024 "
+        "tokens are shown"
+    )
     return DataFacts(
         format=NAME,
         path=path,
@@ -89,7 +109,9 @@ def read(path: Path) -> DataFacts:
 
 
 def count(path: Path, /, *, eos: int | None = None) -> int:
-    """How many documents end with (or begin with) `eos`; how many windows of 1,024 tokens without it.
+    """How many documents end with (or begin with) `eos`.
+
+    How many windows of 1,024 tokens without it.
 
     Raises:
         EvidenceError: a file cannot be read.
@@ -107,9 +129,12 @@ def document(path: Path, number: int, /) -> Integers:
 
 
 def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.StoredDocument:
-    """One document as the id `eos` cuts them, or one window without it; files of a folder follow one another.
+    """One document as the id `eos` cuts them, or one window without it.
 
-    A document keeps its `eos`, at its end or, where the file begins with one, at its start. None spans two files.
+    Files of a folder follow one another.
+
+    A document keeps its `eos`, at its end or, where the file begins with one, at its start. None
+    spans two files.
 
     Raises:
         EvidenceError: there is no such document, or it cannot be read.
@@ -121,13 +146,18 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
         first = where.number * WINDOW_TOKENS
         return _tokens(part, first, min(first + WINDOW_TOKENS, part.num_tokens), f"window {number}")
     found = borders(_stream(part, eos))
-    return _tokens(part, found.start_of(where.number), found.start_of(where.number + 1), f"document {number}")
+    return _tokens(
+        part, found.start_of(where.number), found.start_of(where.number + 1), f"document {number}"
+    )
 
 
 def instance(path: Path, number: int, sequence_length: int, /) -> disk.StoredDocument:
-    """OLMo's instance `number`: each file is cut into sequences of that length, and its short rest is left out.
+    """OLMo's instance `number`.
 
-    Files of a folder are taken in the order of their names, which is the run's only if its configuration says so.
+    Each file is cut into sequences of that length, and its short rest is left out.
+
+    Files of a folder are taken in the order of their names, which is the run's only if its
+    configuration says so.
 
     Raises:
         EvidenceError: there is no such instance, or it cannot be read.
@@ -142,12 +172,18 @@ def instance(path: Path, number: int, sequence_length: int, /) -> disk.StoredDoc
 
 
 def instances_of_step(
-    path: Path, step: int, global_batch: int, /, *, epoch: int | None = None, order: Path | None = None
+    path: Path,
+    step: int,
+    global_batch: int,
+    /,
+    *,
+    epoch: int | None = None,
+    order: Path | None = None,
 ) -> tuple[int, ...]:
     """OLMo's instances of training step `step` (the first of the epoch is 1), `global_batch` counted in instances.
 
-    They are a slice of the global indices file (raw uint32) that OLMo-core writes into its work folder: `order`, or
-    the only one beside the tokens.
+    They are a slice of the global indices file (raw uint32) that OLMo-core writes into its work
+    folder: `order`, or the only one beside the tokens.
 
     Raises:
         RefusedError: there is no such file, several fit, or it ends before this step.
@@ -159,11 +195,15 @@ def instances_of_step(
     size_bytes = look_at_file(where).size_bytes
     stated = ORDER.fullmatch(where.name)
     if size_bytes % 4 or (stated and int(stated["size"]) * 4 != size_bytes):
-        expected = f"4 bytes for each of {stated['size']} instances" if stated else "4 bytes an instance"
+        expected = (
+            f"4 bytes for each of {stated['size']} instances" if stated else "4 bytes an instance"
+        )
         raise CorruptFileError(where, "size", expected=expected, seen=f"{size_bytes} bytes")
     first, last = (step - 1) * global_batch, step * global_batch
     if last * 4 > size_bytes:
-        wanted = f"places {first} to {last - 1} are wanted, the file orders {size_bytes // 4} instances"
+        wanted = (
+            f"places {first} to {last - 1} are wanted, the file orders {size_bytes // 4} instances"
+        )
         raise RefusedError(f"{where}: {wanted}", hint="a later epoch has a file of its own")
     data = disk.read_range(where, first * 4, last * 4, f"order of step {step}")
     return tuple(int(value) for value in disk.integers(data, np.dtype("<u4")))
@@ -175,14 +215,20 @@ def documents_of_step(
     """The documents (windows without `eos`) that OLMo's instances of a step touch, by number.
 
     Raises:
-        RefusedError: no order was written (nanoGPT and llm.c write none), or several files make the numbers ambiguous.
+        RefusedError: no order was written (nanoGPT and llm.c write none), or several files make the
+        numbers ambiguous.
         EvidenceError: the order or the tokens are damaged.
     """
     numbers = instances_of_step(path, step, global_batch)
     parts = _parts(path)
     if len(parts) > 1:
-        several = f"the order of these {len(parts)} files is in the run's configuration, not in the folder"
-        raise RefusedError(f"{path}: {several}", hint="instances_of_step gives the numbers of the instances")
+        several = (
+            f"the order of these {len(parts)} files is in the run's configuration, not in the "
+            "folder"
+        )
+        raise RefusedError(
+            f"{path}: {several}", hint="instances_of_step gives the numbers of the instances"
+        )
     if sequence_length < 1:
         raise RefusedError(f"a sequence length of {sequence_length}: it starts at 1")
     find = _finder(parts[0], eos)
@@ -191,7 +237,9 @@ def documents_of_step(
         first, last = number * sequence_length, (number + 1) * sequence_length - 1
         if last >= parts[0].num_tokens:
             held = f"instances within {parts[0].num_tokens} tokens"
-            raise CorruptFileError(parts[0].path, f"instance {number}", expected=held, seen=f"an end at {last}")
+            raise CorruptFileError(
+                parts[0].path, f"instance {number}", expected=held, seen=f"an end at {last}"
+            )
         touched |= dict.fromkeys(range(find(first), find(last) + 1))
     return tuple(touched)
 
@@ -230,7 +278,9 @@ def _part(path: Path) -> _Part:
     seen = look_at_file(path)
     magic, version = _magic(seen.head), _magic(seen.head[4:8])
     if magic == EVALUATION_MAGIC:
-        raise EvidenceError(f"{path}: is an evaluation file of llm.c (multiple choice), not a stream of tokens")
+        raise EvidenceError(
+            f"{path}: is an evaluation file of llm.c (multiple choice), not a stream of tokens"
+        )
     if magic in {known for known, _ in SHARDS}:
         return _shard(seen, magic, version)
     if seen.head.startswith(NPY_MAGIC):
@@ -238,7 +288,9 @@ def _part(path: Path) -> _Part:
         end = array.start + array.shape[0] * array.row_bytes
         extra = seen.size_bytes - end
         problems = (f"{path.name}: {extra} bytes follow the array, expected none",) if extra else ()
-        return _Part(path=path, start=array.start, end=end, dtype=array.dtype.str, problems=problems)
+        return _Part(
+            path=path, start=array.start, end=end, dtype=array.dtype.str, problems=problems
+        )
     return _raw(seen)
 
 
@@ -247,7 +299,9 @@ def _shard(seen: Look, magic: int, version: int) -> _Part:
     if (magic, version) not in SHARDS:
         raise CorruptFileError(path, "version", expected=f"the one of magic {magic}", seen=version)
     if len(seen.head) < SHARD_HEADER_BYTES:
-        raise CorruptFileError(path, "header", expected=f"{SHARD_HEADER_BYTES} bytes", seen=len(seen.head))
+        raise CorruptFileError(
+            path, "header", expected=f"{SHARD_HEADER_BYTES} bytes", seen=len(seen.head)
+        )
     dtype = SHARDS[magic, version]
     width = np.dtype(dtype).itemsize
     promised = int.from_bytes(seen.head[8:12], "little", signed=True)
@@ -255,9 +309,13 @@ def _shard(seen: Look, magic: int, version: int) -> _Part:
     problems = []
     if promised * width != seen.size_bytes - SHARD_HEADER_BYTES:
         seen_bytes = f"found {seen.size_bytes - SHARD_HEADER_BYTES} bytes"
-        problems.append(f"{name}: the header promises {promised} tokens of {width} bytes, {seen_bytes} after it")
+        problems.append(
+            f"{name}: the header promises {promised} tokens of {width} bytes, {seen_bytes} after it"
+        )
     end = SHARD_HEADER_BYTES + min(max(promised, 0), held) * width
-    return _Part(path=path, start=SHARD_HEADER_BYTES, end=end, dtype=dtype, problems=tuple(problems))
+    return _Part(
+        path=path, start=SHARD_HEADER_BYTES, end=end, dtype=dtype, problems=tuple(problems)
+    )
 
 
 def _raw(seen: Look) -> _Part:
@@ -268,8 +326,13 @@ def _raw(seen: Look) -> _Part:
     if not size_bytes:
         problems.append(f"{path.name}: is empty, expected tokens")
     elif size_bytes % width:
-        problems.append(f"{path.name}: its {size_bytes} bytes are no whole number of {width}-byte tokens")
-    note = f"{path.name}: the file does not state its type; {np.dtype(dtype).name} is inferred from its values"
+        problems.append(
+            f"{path.name}: its {size_bytes} bytes are no whole number of {width}-byte tokens"
+        )
+    note = (
+        f"{path.name}: the file does not state its type; {np.dtype(dtype).name} is inferred "
+        "from its values"
+    )
     end = size_bytes - size_bytes % width
     return _Part(path=path, start=0, end=end, dtype=dtype, problems=tuple(problems), notes=(note,))
 
@@ -284,7 +347,11 @@ def _guessed_dtype(path: Path, size_bytes: int) -> str:
         words.append(disk.integers(data, np.dtype("<u2"))[: len(data) // 4 * 2])
     sample = np.concatenate(words)
     low, high = sample[::2], sample[1::2]
-    if len(np.unique(low)) < MIN_DIFFERENT or (high <= HIGH_WORD).mean() < 0.9 or (low <= HIGH_WORD).mean() > 0.5:
+    if (
+        len(np.unique(low)) < MIN_DIFFERENT
+        or (high <= HIGH_WORD).mean() < 0.9
+        or (low <= HIGH_WORD).mean() > 0.5
+    ):
         return "<u2"
     return "<u4"
 
@@ -317,12 +384,19 @@ def _finder(part: _Part, eos: int | None) -> Callable[[int], int]:
 def _order_beside(path: Path, epoch: int | None) -> Path:
     folder = path if disk.is_folder(path) else path.parent
     known = {name: match for name in look(folder).names if (match := ORDER.fullmatch(name))}
-    fitting = [name for name, match in known.items() if epoch is None or match["epoch"] == str(epoch)]
+    fitting = [
+        name for name, match in known.items() if epoch is None or match["epoch"] == str(epoch)
+    ]
     if len(fitting) == 1:
         return folder / fitting[0]
     if fitting:
         names = ", ".join(fitting[:4])
-        raise RefusedError(f"{folder}: {len(fitting)} orders fit ({names})", hint="name the epoch or the file")
-    random = "nanoGPT draws its samples at random and llm.c shuffles from a seed: neither writes the order"
+        raise RefusedError(
+            f"{folder}: {len(fitting)} orders fit ({names})", hint="name the epoch or the file"
+        )
+    random = (
+        "nanoGPT draws its samples at random and llm.c shuffles from a seed: neither writes "
+        "the order"
+    )
     hint = f"copy OLMo-core's {ORDER_NAME} from its work folder beside the tokens"
     raise RefusedError(f"{path}: which tokens a step read is not stored: {random}", hint=hint)

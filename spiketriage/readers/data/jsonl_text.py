@@ -1,4 +1,6 @@
-"""Reads corpora of one JSON object a line: text, messages or token ids, found by one scan for line ends.
+"""Reads corpora of one JSON object a line.
+
+Text, messages or token ids, found by one scan for line ends.
 
 This module never unpacks a compressed corpus and never keeps more of it than one line.
 """
@@ -9,7 +11,8 @@ import re
 from pathlib import Path
 
 from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
-from spiketriage.facts import DataFacts, Integers
+from spiketriage.nouns.data import DataFacts
+from spiketriage.nouns.telemetry import Integers
 from spiketriage.readers.data import disk
 from spiketriage.readers.data.borders import Borders, Stream, borders
 from spiketriage.readers.data.text_fields import FIELDS, tokens_of
@@ -17,8 +20,14 @@ from spiketriage.readers.json_file import parse_object
 from spiketriage.readers.look import LFS_HEAD, Look, look_at_file
 
 NAME = "jsonl-text"
-TELLS = "Every document's place and text, a torn last line, and lines that a damaged disk filled with zeros."
-CANNOT = "The tokens behind the text, the order in which a run read the lines, or anything inside a compressed file."
+TELLS = (
+    "Every document's place and text, a torn last line, and lines that a damaged disk filled "
+    "with zeros."
+)
+CANNOT = (
+    "The tokens behind the text, the order in which a run read the lines, or anything inside a "
+    "compressed file."
+)
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
 MAX_TRIED = 8  # files of a folder, of which the first may be damaged
@@ -32,7 +41,9 @@ def claims(seen: Look) -> float:
     if not seen.is_folder:
         return _claim(seen.path.name.lower(), seen.head)
     names = [name for name in seen.names if name.lower().endswith(SUFFIXES[:2])][:MAX_TRIED]
-    return 0.8 * max((_claim(name.lower(), disk.head_of(seen.path / name)) for name in names), default=0.0)
+    return 0.8 * max(
+        (_claim(name.lower(), disk.head_of(seen.path / name)) for name in names), default=0.0
+    )
 
 
 def _claim(name: str, head: bytes) -> float:
@@ -49,16 +60,23 @@ def _claim(name: str, head: bytes) -> float:
 
 
 def read(path: Path) -> DataFacts:
-    """The corpus at `path`, a file or the files of a folder: its lines, and whether the first and last are whole.
+    """The corpus at `path`, a file or the files of a folder.
+
+    Its lines, and whether the first and last are whole.
 
     Raises:
         EvidenceError: no such file, or one that cannot be read.
     """
     parts = _parts(path)
     root = path if disk.is_folder(path) else path.parent
-    packed = {part.name: packing for part in parts if (packing := _packing(look_at_file(part).head))}
+    packed = {
+        part.name: packing for part in parts if (packing := _packing(look_at_file(part).head))
+    }
     plain = [part for part in parts if part.name not in packed]
-    closed = [f"{name} is compressed with {packing}: its lines are not read" for name, packing in packed.items()]
+    closed = [
+        f"{name} is compressed with {packing}: its lines are not read"
+        for name, packing in packed.items()
+    ]
     bytewise = "text counts by the bytes of its UTF-8, since the tokenizer is not known here"
     return DataFacts(
         format=NAME,
@@ -110,7 +128,10 @@ def documents_of_step(
     Raises:
         RefusedError: always.
     """
-    missing = "a corpus of text does not say which lines a step read: the loader tokenizes, packs and shuffles them"
+    missing = (
+        "a corpus of text does not say which lines a step read: the loader tokenizes, packs "
+        "and shuffles them"
+    )
     raise RefusedError(f"{path}: {missing}", hint="give the index of the tokenized data set")
 
 
@@ -128,9 +149,15 @@ def _parts(path: Path) -> tuple[Path, ...]:
 def _open(path: Path) -> Borders:
     seen = look_at_file(path)
     if packing := _packing(seen.head):
-        raise EvidenceError(f"{path}: is compressed with {packing}, which is not read", hint="unpack a copy of it")
+        raise EvidenceError(
+            f"{path}: is compressed with {packing}, which is not read", hint="unpack a copy of it"
+        )
     end, newline = seen.size_bytes, ord("\n")
-    return borders(Stream(path=path, start=0, end=end, dtype="|u1", separator=newline, may_open=False, forbidden=0))
+    return borders(
+        Stream(
+            path=path, start=0, end=end, dtype="|u1", separator=newline, may_open=False, forbidden=0
+        )
+    )
 
 
 def _line(path: Path, lines: Borders, number: int) -> disk.StoredDocument:
@@ -141,7 +168,9 @@ def _line(path: Path, lines: Borders, number: int) -> disk.StoredDocument:
     except CorruptFileError as error:
         raise EvidenceError(f"{error.message} ({where}, byte {start})", hint=error.hint) from error
     if tokens is None:
-        raise CorruptFileError(path, where, expected=f"one of the fields {', '.join(FIELDS)}", seen="none of them")
+        raise CorruptFileError(
+            path, where, expected=f"one of the fields {', '.join(FIELDS)}", seen="none of them"
+        )
     return disk.document_of(path.name, start, data, tokens)
 
 
@@ -157,5 +186,8 @@ def _problems(path: Path) -> list[str]:
             torn = " (no line end follows: the line is torn)" if number and not lines.closed else ""
             found.append(f"{error.message}{torn}")
     if lines.first_forbidden is not None:
-        found.append(f"{path.name}: byte {lines.first_forbidden} is zero, which text never holds: a page was lost")
+        found.append(
+            f"{path.name}: byte {lines.first_forbidden} is zero, which text never holds: a "
+            "page was lost"
+        )
     return found

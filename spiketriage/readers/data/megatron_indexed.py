@@ -1,6 +1,9 @@
-"""Reads Megatron's indexed data sets: a `.bin` of tokens, an `.idx` of places, and the caches of the sample order.
+"""Reads Megatron's indexed data sets.
 
-This module never believes a count or an offset that the files cannot hold, and never rebuilds a shuffle by guess.
+A `.bin` of tokens, an `.idx` of places, and the caches of the sample order.
+
+This module never believes a count or an offset that the files cannot hold, and never rebuilds a
+shuffle by guess.
 """
 
 from __future__ import annotations
@@ -13,14 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from spiketriage.errors import CorruptFileError, EvidenceError
-from spiketriage.facts import DataFacts, Integers
+from spiketriage.nouns.data import DataFacts
+from spiketriage.nouns.telemetry import Integers
 from spiketriage.readers.data import disk
 from spiketriage.readers.data.megatron_order import samples_of_step, sequences_of_samples
 from spiketriage.readers.look import Look, look, look_at_file
 
 NAME = "megatron-indexed"
 TELLS = (
-    "Every document's place and tokens, an .idx that disagrees with its .bin, and a step's documents by "
+    "Every document's place and tokens, an .idx that disagrees with its .bin, and a step's "
+    "documents by "
     "Megatron's cached index."
 )
 CANNOT = "The order of samples without that cache, of a blend of sets, or of a cyclic loader."
@@ -101,7 +106,8 @@ def claims(seen: Look) -> float:
             return 0.99
         return (
             0.95
-            if seen.path.suffix == ".bin" and disk.head_of(seen.path.with_suffix(".idx")).startswith(MAGIC)
+            if seen.path.suffix == ".bin"
+            and disk.head_of(seen.path.with_suffix(".idx")).startswith(MAGIC)
             else 0.0
         )
     indexes = [name for name in seen.names if name.endswith(".idx")]
@@ -111,7 +117,9 @@ def claims(seen: Look) -> float:
         return 0.0
     if disk.head_of(seen.path / indexes[0]).startswith(MAGIC):
         return 0.9
-    return 0.6 if f"{indexes[0].removesuffix('.idx')}.bin" in seen.names else 0.0  # the names alone: it is damaged
+    return (
+        0.6 if f"{indexes[0].removesuffix('.idx')}.bin" in seen.names else 0.0
+    )  # the names alone: it is damaged
 
 
 def read(path: Path) -> DataFacts:
@@ -128,10 +136,16 @@ def read(path: Path) -> DataFacts:
         _audit_documents(index, audit)
     else:
         seen = f"the file has {index.size_bytes}"
-        promised = f"{index.num_sequences} sequences and {index.num_borders} document borders need {index.end} bytes"
+        promised = (
+            f"{index.num_sequences} sequences and {index.num_borders} document borders need "
+            f"{index.end} bytes"
+        )
         audit.add(f"{index.path.name}: {promised}, {seen}: it is cut short or its counts are wrong")
     extra = index.size_bytes - index.end
-    if index.is_whole and extra not in (0, index.num_sequences):  # one byte a sequence is the mode of a multimodal set
+    if index.is_whole and extra not in (
+        0,
+        index.num_sequences,
+    ):  # one byte a sequence is the mode of a multimodal set
         audit.add(f"{index.path.name}: {extra} bytes follow the index, expected none")
     return DataFacts(
         format=NAME,
@@ -141,7 +155,10 @@ def read(path: Path) -> DataFacts:
         num_tokens=audit.num_tokens if index.is_whole else None,
         dtype=index.dtype.name,
         problems=tuple(audit.problems),
-        notes=("the index holds no digest: a flipped bit in a token shows only in the statistics of its document",),
+        notes=(
+            "the index holds no digest: a flipped bit in a token shows only in the "
+            "statistics of its document",
+        ),
     )
 
 
@@ -169,7 +186,8 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
     """One document with its place in the `.bin`; `eos` plays no part.
 
     Raises:
-        EvidenceError: there is no such document, its sequences do not follow one another, or they lie outside.
+        EvidenceError: there is no such document, its sequences do not follow one another, or they
+        lie outside.
     """
     index = _index(path)
     _whole(index)
@@ -187,8 +205,14 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
         return disk.document_of(index.bin_path.name, 0, b"", np.zeros(0, dtype=np.int64))
     lengths, pointers = index.lengths(first, last), index.pointers(first, last)
     sizes = lengths * index.dtype.itemsize
-    if (lengths < 0).any() or (pointers < 0).any() or (pointers[1:] != pointers[:-1] + sizes[:-1]).any():
-        raise CorruptFileError(index.path, where, expected="sequences that follow one another", seen="others")
+    if (
+        (lengths < 0).any()
+        or (pointers < 0).any()
+        or (pointers[1:] != pointers[:-1] + sizes[:-1]).any()
+    ):
+        raise CorruptFileError(
+            index.path, where, expected="sequences that follow one another", seen="others"
+        )
     start = int(pointers[0])
     data = disk.read_range(index.bin_path, start, start + int(sizes.sum()), where)
     return disk.document_of(index.bin_path.name, start, data, disk.integers(data, index.dtype))
@@ -204,14 +228,17 @@ def documents_of_step(
     eos: int | None = None,
     caches: Path | None = None,
 ) -> tuple[int, ...]:
-    """The documents of training step `step`, in order of first use; Megatron's first iteration is step 1.
+    """The documents of training step `step`, in order of first use.
 
-    Samples (step - 1) x `global_batch` up to step x `global_batch` go through the cached shuffle index to the sample
-    index and through the document index to sequences. `caches` is the folder given to `--data-cache-path`;
-    `eos` plays no part.
+    Megatron's first iteration is step 1.
+
+    Samples (step - 1) x `global_batch` up to step x `global_batch` go through the cached shuffle
+    index to the sample index and through the document index to sequences. `caches` is the folder
+    given to `--data-cache-path`; `eos` plays no part.
 
     Raises:
-        RefusedError: the caches are absent, ambiguous, of another sequence length, or end before this step.
+        RefusedError: the caches are absent, ambiguous, of another sequence length, or end before
+        this step.
         EvidenceError: a cache or the index is damaged.
     """
     index = _index(path)
@@ -220,8 +247,12 @@ def documents_of_step(
     sequences = sequences_of_samples(index.path, samples, sequence_length, caches)
     if len(sequences) and not (sequences.min() >= 0 and sequences.max() < index.num_sequences):
         expected = f"sequences within {index.num_sequences}"
-        raise CorruptFileError(index.path, f"cached order of step {step}", expected=expected, seen=sequences.max())
-    found: dict[int, None] = dict.fromkeys(_document_of(index, int(sequence)) for sequence in sequences)
+        raise CorruptFileError(
+            index.path, f"cached order of step {step}", expected=expected, seen=sequences.max()
+        )
+    found: dict[int, None] = dict.fromkeys(
+        _document_of(index, int(sequence)) for sequence in sequences
+    )
     return tuple(found)
 
 
@@ -257,7 +288,9 @@ def _index_path(path: Path) -> Path:
     names = [name for name in look(path).names if name.endswith(".idx")]
     if len(names) != 1:
         listed = ", ".join(names[:3]) or "none"
-        raise EvidenceError(f"{path}: expected one .idx, found {len(names)} ({listed})", hint="name one .idx file")
+        raise EvidenceError(
+            f"{path}: expected one .idx, found {len(names)} ({listed})", hint="name one .idx file"
+        )
     return path / names[0]
 
 
@@ -267,7 +300,9 @@ def _index(path: Path) -> _Index:
     if not seen.head.startswith(MAGIC):
         raise CorruptFileError(where, "start", expected="MMIDIDX", seen=seen.head[: len(MAGIC)])
     if len(seen.head) < HEADER_BYTES:
-        raise CorruptFileError(where, "header", expected=f"{HEADER_BYTES} bytes", seen=len(seen.head))
+        raise CorruptFileError(
+            where, "header", expected=f"{HEADER_BYTES} bytes", seen=len(seen.head)
+        )
     version, code, num_sequences, num_borders = struct.unpack_from("<QBQQ", seen.head, len(MAGIC))
     if version != 1:
         raise CorruptFileError(where, "version", expected=1, seen=version)
@@ -284,7 +319,10 @@ def _index(path: Path) -> _Index:
 
 def _whole(index: _Index) -> None:
     if not index.is_whole:
-        expected = f"{index.end} bytes for {index.num_sequences} sequences and {index.num_borders} document borders"
+        expected = (
+            f"{index.end} bytes for {index.num_sequences} sequences and {index.num_borders} "
+            "document borders"
+        )
         raise CorruptFileError(index.path, "size", expected=expected, seen=index.size_bytes)
 
 
@@ -304,23 +342,39 @@ def _ranges(total: int) -> Iterator[range]:
 def _audit_sequences(index: _Index, bin_bytes: int | None, audit: _Audit) -> None:
     width, name = index.dtype.itemsize, index.path.name
     for span in _ranges(index.num_sequences):
-        lengths, pointers = index.lengths(span.start, span.stop), index.pointers(span.start, span.stop)
+        lengths, pointers = (
+            index.lengths(span.start, span.stop),
+            index.pointers(span.start, span.stop),
+        )
         ends = pointers + lengths * width
         expected = np.concatenate(([audit.next_byte], ends[:-1]))
         audit.num_tokens += int(lengths[lengths > 0].sum())
         for at in np.flatnonzero(lengths < 0)[:MOST_PROBLEMS]:
-            audit.add(f"{name}: sequence {span.start + at}: expected a length of at least 0, found {lengths[at]}")
+            audit.add(
+                f"{name}: sequence {span.start + at}: expected a length of at least 0, "
+                f"found {lengths[at]}"
+            )
         for at in np.flatnonzero(pointers != expected)[:MOST_PROBLEMS]:
             seen = f"expected a start at byte {expected[at]}, found {pointers[at]}"
             audit.add(f"{name}: sequence {span.start + at}: {seen}")
-        outside = (pointers < 0) | (ends < pointers) | ((ends > bin_bytes) if bin_bytes is not None else False)
+        outside = (
+            (pointers < 0)
+            | (ends < pointers)
+            | ((ends > bin_bytes) if bin_bytes is not None else False)
+        )
         for at in np.flatnonzero(outside & (lengths >= 0))[:MOST_PROBLEMS]:
-            seen = f"expected an end within the {bin_bytes} bytes of the .bin, found {pointers[at]} to {ends[at]}"
+            seen = (
+                f"expected an end within the {bin_bytes} bytes of the .bin, found "
+                f"{pointers[at]} to {ends[at]}"
+            )
             audit.add(f"{name}: sequence {span.start + at}: {seen}")
         audit.next_byte = int(ends[-1])
     if bin_bytes is not None and bin_bytes > max(audit.next_byte, 0) and not audit.problems:
         left = bin_bytes - audit.next_byte
-        audit.add(f"{index.bin_path.name}: {left} bytes follow the last sequence, which the index does not know of")
+        audit.add(
+            f"{index.bin_path.name}: {left} bytes follow the last sequence, which the "
+            "index does not know of"
+        )
 
 
 def _audit_documents(index: _Index, audit: _Audit) -> None:
@@ -333,9 +387,14 @@ def _audit_documents(index: _Index, audit: _Audit) -> None:
         wrong = np.diff(np.concatenate(([before], borders))) < 0
         for at in np.flatnonzero(wrong | (borders > index.num_sequences))[:MOST_PROBLEMS]:
             expected = f"a sequence within {index.num_sequences}, not before the last border"
-            audit.add(f"{name}: document border {span.start + at}: expected {expected}, found {borders[at]}")
+            audit.add(
+                f"{name}: document border {span.start + at}: expected {expected}, found "
+                f"{borders[at]}"
+            )
         before = int(borders[-1])
         if not span.start and borders[0] != 0:
             audit.add(f"{name}: document border 0: expected sequence 0, found {borders[0]}")
     if before != index.num_sequences:
-        audit.add(f"{name}: the last document ends at sequence {before}, expected {index.num_sequences}")
+        audit.add(
+            f"{name}: the last document ends at sequence {before}, expected {index.num_sequences}"
+        )

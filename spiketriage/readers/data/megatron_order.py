@@ -1,6 +1,9 @@
-"""Megatron's order of samples, from the index files that it caches: consumed samples to shuffled samples to sequences.
+"""Megatron's order of samples, from the index files that it caches.
 
-This module never recomputes a shuffle: its seed and epochs are in the run's arguments, not in the data.
+Consumed samples to shuffled samples to sequences.
+
+This module never recomputes a shuffle: its seed and epochs are in the run's arguments, not in the
+data.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
-from spiketriage.facts import Integers
+from spiketriage.nouns.telemetry import Integers
 from spiketriage.readers.data.disk import read_range
 from spiketriage.readers.data.npy_file import NpyArray, as_rows, read_npy
 from spiketriage.readers.json_file import parse_object
@@ -47,7 +50,9 @@ def samples_of_step(step: int, global_batch: int) -> range:
     return range((step - 1) * global_batch, step * global_batch)
 
 
-def sequences_of_samples(index_path: Path, samples: range, sequence_length: int, caches: Path | None) -> Integers:
+def sequences_of_samples(
+    index_path: Path, samples: range, sequence_length: int, caches: Path | None
+) -> Integers:
     """The sequences of the set that `samples` touch, in order of use.
 
     Raises:
@@ -57,12 +62,24 @@ def sequences_of_samples(index_path: Path, samples: range, sequence_length: int,
     cache = _fitting(index_path, sequence_length, caches)
     shuffle, order = read_npy(cache.shuffle_index), read_npy(cache.document_index)
     starts = read_npy(cache.sample_index)
-    if len(starts.shape) != 2 or starts.shape[1] != 2 or len(shuffle.shape) != 1 or len(order.shape) != 1:
+    if (
+        len(starts.shape) != 2
+        or starts.shape[1] != 2
+        or len(shuffle.shape) != 1
+        or len(order.shape) != 1
+    ):
         seen = f"{starts.shape}, {shuffle.shape} and {order.shape}"
-        raise CorruptFileError(cache.sample_index, "shape", expected="(n + 1, 2), (n,) and (m,)", seen=seen)
+        raise CorruptFileError(
+            cache.sample_index, "shape", expected="(n + 1, 2), (n,) and (m,)", seen=seen
+        )
     if samples.stop > shuffle.shape[0]:
-        wanted = f"samples {samples.start} to {samples.stop - 1} are wanted, the cache holds {shuffle.shape[0]}"
-        raise RefusedError(f"{cache.shuffle_index}: {wanted}", hint="give the cache of the run that made this step")
+        wanted = (
+            f"samples {samples.start} to {samples.stop - 1} are wanted, the cache holds "
+            f"{shuffle.shape[0]}"
+        )
+        raise RefusedError(
+            f"{cache.shuffle_index}: {wanted}", hint="give the cache of the run that made this step"
+        )
     picked = shuffle.rows(samples.start, samples.stop)
     found = [_sequences_of(order, starts, int(sample)) for sample in picked]
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
@@ -76,7 +93,9 @@ def _sequences_of(order: NpyArray, starts: NpyArray, sample: int) -> Integers:
     first, last = int(rows[0, 0]), int(rows[1, 0])
     if not 0 <= first <= last < order.shape[0] or last - first > MAX_SEQUENCES:
         expected = f"places in order within {order.shape[0]}"
-        raise CorruptFileError(starts.path, f"sample {sample}", expected=expected, seen=f"{first} to {last}")
+        raise CorruptFileError(
+            starts.path, f"sample {sample}", expected=expected, seen=f"{first} to {last}"
+        )
     return order.rows(first, last + 1)
 
 
@@ -88,22 +107,33 @@ def _fitting(index_path: Path, sequence_length: int, caches: Path | None) -> _Ca
     looked = ", ".join(str(place) for place in places)
     if not found:
         missing = "*-document_index.npy, *-sample_index.npy and *-shuffle_index.npy"
-        raise RefusedError(f"{index_path}: the order of samples needs {missing}; none in {looked}", hint=hint)
+        raise RefusedError(
+            f"{index_path}: the order of samples needs {missing}; none in {looked}", hint=hint
+        )
     own = [c for c in found if c.split == SPLIT and c.dataset in ("", prefix.name)]
     fitting = [c for c in own if c.sequence_length in (None, sequence_length)]
     if not fitting:
-        seen = ", ".join(f"{c.name} ({c.dataset}, {c.split}, length {c.sequence_length})" for c in found[:4])
+        seen = ", ".join(
+            f"{c.name} ({c.dataset}, {c.split}, length {c.sequence_length})" for c in found[:4]
+        )
         wanted = f"the training split of {prefix.name} with sequence length {sequence_length}"
         raise RefusedError(f"{index_path}: no cache is of {wanted}; found {seen}", hint=hint)
     if len(fitting) > 1:
         names = ", ".join(cache.name for cache in fitting[:4])
-        raise RefusedError(f"{index_path}: {len(fitting)} caches fit ({names})", hint="leave only the run's own there")
+        raise RefusedError(
+            f"{index_path}: {len(fitting)} caches fit ({names})",
+            hint="leave only the run's own there",
+        )
     return fitting[0]
 
 
 def _usual_places(prefix: Path) -> list[Path]:
     """Where Megatron caches by default, then the folders that people give."""
-    usual = [prefix / "cache" / "GPTDataset_indices", prefix.parent / "cache", prefix.parent / "cache_indices"]
+    usual = [
+        prefix / "cache" / "GPTDataset_indices",
+        prefix.parent / "cache",
+        prefix.parent / "cache_indices",
+    ]
     return [*usual, prefix.parent / "index_cache", prefix.parent]
 
 
@@ -119,11 +149,18 @@ def _caches_in(folder: Path) -> list[_Cache]:
         return []
     names = set(seen.names)
     if any(name.endswith("dataset_sample_index.npy") for name in names):
-        blend = "holds the cached order of a blend of several sets, in which a step is not a range of one set's samples"
+        blend = (
+            "holds the cached order of a blend of several sets, in which a step is not a range "
+            "of one set's samples"
+        )
         raise RefusedError(f"{folder}: {blend}")
     ends = f"{KINDS[0]}.npy"
     bases = sorted(name.removesuffix(ends) for name in names if name.endswith(ends))
-    return [_cache(folder, base) for base in bases if all(f"{base}{kind}.npy" in names for kind in KINDS)]
+    return [
+        _cache(folder, base)
+        for base in bases
+        if all(f"{base}{kind}.npy" in names for kind in KINDS)
+    ]
 
 
 def _cache(folder: Path, base: str) -> _Cache:
@@ -137,7 +174,11 @@ def _cache(folder: Path, base: str) -> _Cache:
         shuffle_index=folder / f"{base}shuffle_index.npy",
         sequence_length=length if isinstance(length, int) else None,
         dataset=Path(dataset).name if isinstance(dataset, str) else "",
-        split=split if isinstance(split, str) else SPLIT if "valid" not in base and "test" not in base else "other",
+        split=split
+        if isinstance(split, str)
+        else SPLIT
+        if "valid" not in base and "test" not in base
+        else "other",
     )
 
 

@@ -12,10 +12,19 @@ from pathlib import Path
 import numpy as np
 
 from spiketriage.errors import CorruptFileError
-from spiketriage.facts import Integers
+from spiketriage.nouns.telemetry import Integers
 from spiketriage.readers.data.disk import integers, of_text
 
-DTYPES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 32: "uint32", 33: "int32", 64: "uint64", 65: "int64"}
+DTYPES = {
+    8: "uint8",
+    9: "int8",
+    16: "uint16",
+    17: "int16",
+    32: "uint32",
+    33: "int32",
+    64: "uint64",
+    65: "int64",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +36,12 @@ class Column:
     size_bytes: int | None
 
 
-def column_bytes(path: Path, what: str, columns: Sequence[Column], wanted: Column, data: bytes) -> bytes:
-    """The bytes of one column of a sample: sizes of the columns without a fixed one come first, then the columns.
+def column_bytes(
+    path: Path, what: str, columns: Sequence[Column], wanted: Column, data: bytes
+) -> bytes:
+    """The bytes of one column of a sample.
+
+    Sizes of the columns without a fixed one come first, then the columns.
 
     Raises:
         CorruptFileError: the sizes do not add up to the sample.
@@ -41,7 +54,10 @@ def column_bytes(path: Path, what: str, columns: Sequence[Column], wanted: Colum
         size = next(sizes, None) if column.size_bytes is None else column.size_bytes
         if size is None or at + size > len(data):
             raise CorruptFileError(
-                path, what, expected=f"columns within {len(data)} bytes", seen=f"{column.name} at {at}"
+                path,
+                what,
+                expected=f"columns within {len(data)} bytes",
+                seen=f"{column.name} at {at}",
             )
         ends[column.name] = range(at, at + size)
         at += size
@@ -64,11 +80,15 @@ def tokens_of(column: Column, data: bytes, path: Path, what: str) -> Integers:
         return integers(data, np.dtype("<i8")) if len(data) % 8 == 0 else of_text(data)
     if kind != "ndarray":
         expected = "text, bytes or an array of integers"
-        raise CorruptFileError(path, f"{what}, column {column.name}", expected=expected, seen=column.encoding)
+        raise CorruptFileError(
+            path, f"{what}, column {column.name}", expected=expected, seen=column.encoding
+        )
     try:
         return _array(data, detail)
     except (ValueError, IndexError) as error:
-        raise CorruptFileError(path, what, expected=f"an array ({column.encoding})", seen=error) from error
+        raise CorruptFileError(
+            path, what, expected=f"an array ({column.encoding})", seen=error
+        ) from error
 
 
 def _array(data: bytes, detail: str) -> Integers:

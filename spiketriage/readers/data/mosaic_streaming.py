@@ -1,6 +1,9 @@
-"""Reads MosaicML streaming data sets (MDS): `index.json` and the shards that it names, by their own offset tables.
+"""Reads MosaicML streaming data sets (MDS).
 
-This module never decompresses a shard, never unpickles a column, and never opens a path outside the set's folder.
+`index.json` and the shards that it names, by their own offset tables.
+
+This module never decompresses a shard, never unpickles a column, and never opens a path outside the
+set's folder.
 """
 
 from __future__ import annotations
@@ -15,26 +18,42 @@ import xxhash
 
 from spiketriage.digests import read_pass
 from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
-from spiketriage.facts import DataFacts, Integers, StoredFile
+from spiketriage.nouns.data import DataFacts
+from spiketriage.nouns.file import StoredFile
+from spiketriage.nouns.telemetry import Integers
 from spiketriage.readers.data import disk
 from spiketriage.readers.data.mosaic_columns import Column, column_bytes, tokens_of
 from spiketriage.readers.json_file import is_count, is_inside, parse_object, read_bytes
 from spiketriage.readers.look import Look, look_at_file
 
 NAME = "mosaic-streaming"
-TELLS = "Every sample's place and tokens, shards that disagree with the index, and the hashes that the index lists."
-CANNOT = "What is inside compressed shards, or the order of samples, which a run shuffles from its own arguments."
+TELLS = (
+    "Every sample's place and tokens, shards that disagree with the index, and the hashes that "
+    "the index lists."
+)
+CANNOT = (
+    "What is inside compressed shards, or the order of samples, which a run shuffles from its "
+    "own arguments."
+)
 
 INDEX = "index.json"
 WANTED = ("tokens", "input_ids", "text")
 MAX_SHARD_BYTES = 1 << 32  # its offsets are 32 bits wide
-XXH = {"xxh32": xxhash.xxh32, "xxh64": xxhash.xxh64, "xxh3_64": xxhash.xxh3_64, "xxh3_128": xxhash.xxh3_128}
+XXH = {
+    "xxh32": xxhash.xxh32,
+    "xxh64": xxhash.xxh64,
+    "xxh3_64": xxhash.xxh3_64,
+    "xxh3_128": xxhash.xxh3_128,
+}
 KNOWN_HASHES = frozenset({*XXH, *(hashlib.algorithms_guaranteed - {"shake_128", "shake_256"})})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shard:
-    """One shard as `index.json` describes it; `compression` is empty where the raw file is the one on disk."""
+    """One shard as `index.json` describes it.
+
+    `compression` is empty where the raw file is the one on disk.
+    """
 
     name: str
     num_samples: int
@@ -71,7 +90,9 @@ def claims(seen: Look) -> float:
 
 
 def read(path: Path) -> DataFacts:
-    """The set at `path`: every shard there, as long as the index says, with an offset table that agrees.
+    """The set at `path`.
+
+    Every shard there, as long as the index says, with an offset table that agrees.
 
     Raises:
         EvidenceError: the index is missing or not one of MDS.
@@ -91,21 +112,27 @@ def read(path: Path) -> DataFacts:
             continue
         files.append(StoredFile(path=name, size_bytes=size_bytes))
         problems += _shard_problems(root, shard, size_bytes, is_packed)
-    notes = tuple(f"shards are compressed with {name}: what is inside them is not read" for name in packed)
+    notes = tuple(
+        f"shards are compressed with {name}: what is inside them is not read" for name in packed
+    )
     return DataFacts(
         format=NAME,
         path=path,
         files=tuple(files),
         num_documents=sum(shard.num_samples for shard in shards),
         num_tokens=None,
-        dtype=" and ".join(sorted({_token_column(shard).encoding for shard in shards if shard.columns})),
+        dtype=" and ".join(
+            sorted({_token_column(shard).encoding for shard in shards if shard.columns})
+        ),
         problems=tuple(problems),
         notes=(*notes, *_guesses(shards)),
     )
 
 
 def hash_problems(path: Path) -> tuple[str, ...]:
-    """What the hashes that the index lists say about the shards on disk: one sentence for each that differs.
+    """What the hashes that the index lists say about the shards on disk.
+
+    One sentence for each that differs.
 
     Raises:
         EvidenceError: the index is missing or not one of MDS.
@@ -157,12 +184,18 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
     shard = shards[where.part]
     if _is_packed(root, shard):
         packed = f"is compressed with {shard.compression}, which is not read"
-        raise EvidenceError(f"{root / shard.packed_name}: {packed}", hint="unpack a copy of the shard")
+        raise EvidenceError(
+            f"{root / shard.packed_name}: {packed}", hint="unpack a copy of the shard"
+        )
     file, what = root / shard.name, f"sample {where.number}"
     low = 4 + 4 * where.number
-    start, end = (int(at) for at in disk.integers(disk.read_range(file, low, low + 8, what), np.dtype("<u4")))
+    start, end = (
+        int(at) for at in disk.integers(disk.read_range(file, low, low + 8, what), np.dtype("<u4"))
+    )
     if start < 4 * (shard.num_samples + 2) or end < start:
-        raise CorruptFileError(file, what, expected="a place behind the offset table", seen=f"{start} to {end}")
+        raise CorruptFileError(
+            file, what, expected="a place behind the offset table", seen=f"{start} to {end}"
+        )
     data = disk.read_range(file, start, end, what)
     column = _token_column(shard)
     tokens = tokens_of(column, column_bytes(file, what, shard.columns, column, data), file, what)
@@ -177,9 +210,13 @@ def documents_of_step(
     Raises:
         RefusedError: always; the message says what is missing.
     """
-    missing = "num_canonical_nodes, shuffle_algo, shuffle_seed and shuffle_block_size of the run decide it"
+    missing = (
+        "num_canonical_nodes, shuffle_algo, shuffle_seed and shuffle_block_size of the run "
+        "decide it"
+    )
     raise RefusedError(
-        f"{path}: the order of samples is not stored with the set: {missing}", hint="give a recorder's batch ids"
+        f"{path}: the order of samples is not stored with the set: {missing}",
+        hint="give a recorder's batch ids",
     )
 
 
@@ -198,7 +235,9 @@ def _shards(where: Path) -> tuple[_Shard, ...]:
     value = parse_object(where, read_bytes(where))
     if value.get("version") != 2 or not isinstance(value.get("shards"), list):
         expected = "an index of version 2 with a list of shards"
-        raise CorruptFileError(where, "content", expected=expected, seen=f"version {value.get('version')!r}")
+        raise CorruptFileError(
+            where, "content", expected=expected, seen=f"version {value.get('version')!r}"
+        )
     return tuple(_shard(where, number, shard) for number, shard in enumerate(value["shards"]))
 
 
@@ -206,9 +245,15 @@ def _shard(where: Path, number: int, value: Any) -> _Shard:
     raw = value.get("raw_data") if isinstance(value, dict) else None
     if not isinstance(raw, dict) or value.get("format") != "mds":
         seen = value.get("format") if isinstance(value, dict) else type(value).__name__
-        raise CorruptFileError(where, f"shard {number}", expected="an MDS shard with raw_data", seen=seen)
+        raise CorruptFileError(
+            where, f"shard {number}", expected="an MDS shard with raw_data", seen=seen
+        )
     packed = value.get("zip_data") if isinstance(value.get("zip_data"), dict) else {}
-    if not (_is_name(raw.get("basename")) and is_count(value.get("samples")) and is_count(raw.get("bytes"))):
+    if not (
+        _is_name(raw.get("basename"))
+        and is_count(value.get("samples"))
+        and is_count(raw.get("bytes"))
+    ):
         expected = "a name inside the folder, a size and a number of samples"
         raise CorruptFileError(where, f"shard {number}", expected=expected, seen=str(raw)[:200])
     if raw["bytes"] >= MAX_SHARD_BYTES or value["samples"] > raw["bytes"] // 4:
@@ -232,20 +277,30 @@ def _shard(where: Path, number: int, value: Any) -> _Shard:
 
 
 def _columns(where: Path, number: int, value: dict[str, Any]) -> tuple[Column, ...]:
-    names, encodings, sizes = (value.get(f"column_{kind}") for kind in ("names", "encodings", "sizes"))
+    names, encodings, sizes = (
+        value.get(f"column_{kind}") for kind in ("names", "encodings", "sizes")
+    )
     if not (isinstance(names, list) and isinstance(encodings, list) and isinstance(sizes, list)):
-        raise CorruptFileError(where, f"shard {number}", expected="lists of columns", seen=type(names).__name__)
+        raise CorruptFileError(
+            where, f"shard {number}", expected="lists of columns", seen=type(names).__name__
+        )
     rows = list(zip(names, encodings, sizes, strict=False))
-    fits = all(isinstance(n, str) and isinstance(e, str) and (s is None or is_count(s)) for n, e, s in rows)
+    fits = all(
+        isinstance(n, str) and isinstance(e, str) and (s is None or is_count(s)) for n, e, s in rows
+    )
     if not fits or not len(names) == len(encodings) == len(sizes) or not rows:
         seen = f"{len(names)}, {len(encodings)} and {len(sizes)} entries"
-        raise CorruptFileError(where, f"shard {number}", expected="equally many names, encodings and sizes", seen=seen)
+        raise CorruptFileError(
+            where, f"shard {number}", expected="equally many names, encodings and sizes", seen=seen
+        )
     return tuple(Column(name=n, encoding=e, size_bytes=s or None) for n, e, s in rows)
 
 
 def _hashes(value: dict[str, Any]) -> dict[str, str]:
     listed = value.get("hashes")
-    return {k: v for k, v in listed.items() if isinstance(v, str)} if isinstance(listed, dict) else {}
+    return (
+        {k: v for k, v in listed.items() if isinstance(v, str)} if isinstance(listed, dict) else {}
+    )
 
 
 def _is_name(value: object) -> bool:
@@ -262,41 +317,68 @@ def _token_column(shard: _Shard) -> Column:
         for column in shard.columns:
             if column.name == wanted:
                 return column
-    usable = [column for column in shard.columns if column.encoding.partition(":")[0] in ("ndarray", "str", "bytes")]
+    usable = [
+        column
+        for column in shard.columns
+        if column.encoding.partition(":")[0] in ("ndarray", "str", "bytes")
+    ]
     return usable[0] if usable else shard.columns[0]
 
 
 def _guesses(shards: tuple[_Shard, ...]) -> tuple[str, ...]:
     guess = any((c := _token_column(s)).encoding == "bytes" and c.name != "text" for s in shards)
-    note = "bytes in the column of tokens are taken as 64-bit ids, llm-foundry's default: the index does not say"
+    note = (
+        "bytes in the column of tokens are taken as 64-bit ids, llm-foundry's default: the "
+        "index does not say"
+    )
     return (note,) if guess else ()
 
 
 def _shard_problems(root: Path, shard: _Shard, size_bytes: int, is_packed: bool) -> list[str]:
-    name, promised = (shard.packed_name, shard.packed_bytes) if is_packed else (shard.name, shard.size_bytes)
-    found = [] if size_bytes == promised else [f"{name}: expected {promised} bytes, found {size_bytes}"]
+    name, promised = (
+        (shard.packed_name, shard.packed_bytes) if is_packed else (shard.name, shard.size_bytes)
+    )
+    found = (
+        [] if size_bytes == promised else [f"{name}: expected {promised} bytes, found {size_bytes}"]
+    )
     if is_packed:
         return found
     table = 4 * (shard.num_samples + 2)
     if size_bytes < table:
-        found.append(f"{name}: a table of {shard.num_samples} samples needs {table} bytes, the file has {size_bytes}")
+        found.append(
+            f"{name}: a table of {shard.num_samples} samples needs {table} bytes, the file "
+            f"has {size_bytes}"
+        )
         return found
-    values = np.concatenate([disk.integers(d, np.dtype("<u4")) for d in disk.blocks(root / name, 0, table)])
+    values = np.concatenate(
+        [disk.integers(d, np.dtype("<u4")) for d in disk.blocks(root / name, 0, table)]
+    )
     offsets = values[1:]
     if values[0] != shard.num_samples:
-        found.append(f"{name}: expected {shard.num_samples} samples as the index says, found {values[0]}")
+        found.append(
+            f"{name}: expected {shard.num_samples} samples as the index says, found {values[0]}"
+        )
     if (np.diff(offsets) < 0).any() or offsets[0] < table:
         at = int(np.argmax(np.diff(offsets) < 0)) if (np.diff(offsets) < 0).any() else 0
-        found.append(f"{name}: sample {at}: expected offsets that grow from {table}, found {offsets[at : at + 2]}")
+        found.append(
+            f"{name}: sample {at}: expected offsets that grow from {table}, found "
+            f"{offsets[at : at + 2]}"
+        )
     if offsets[-1] != size_bytes:
-        found.append(f"{name}: the last sample ends at byte {offsets[-1]}, the file at {size_bytes}")
+        found.append(
+            f"{name}: the last sample ends at byte {offsets[-1]}, the file at {size_bytes}"
+        )
     return found
 
 
 def _hash_of(path: Path, algorithm: str) -> str:
     if algorithm not in KNOWN_HASHES:
-        raise EvidenceError(f"{path}: its {algorithm} cannot be checked: the algorithm is not known here")
-    state: Any = XXH[algorithm]() if algorithm in XXH else hashlib.new(algorithm, usedforsecurity=False)
+        raise EvidenceError(
+            f"{path}: its {algorithm} cannot be checked: the algorithm is not known here"
+        )
+    state: Any = (
+        XXH[algorithm]() if algorithm in XXH else hashlib.new(algorithm, usedforsecurity=False)
+    )
     look_at_file(path)
     read_pass(path, (state.update,))
     return str(state.hexdigest())

@@ -1,6 +1,7 @@
 """Reads the index of a data store, and the documents that it points at, with their measured digests.
 
-This module never opens a path that leads outside the index's folder and never returns a short document.
+This module never opens a path that leads outside the index's folder and never returns a short
+document.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import xxhash
 
 from spiketriage.digests import of_bytes, read_pass
 from spiketriage.errors import CorruptFileError, EvidenceError
+from spiketriage.nouns.data import DataIndex, Document
+from spiketriage.nouns.file import FileEntry
 from spiketriage.readers.json_file import is_count, is_inside, parse_object, read_bytes
 from spiketriage.readers.ranges import ByteRange, RangeSplitter
-from spiketriage.records import DataIndex, Document, FileEntry
 from spiketriage.wire import data_index as wire
 
 NAME = "native"
@@ -35,7 +37,8 @@ def read_index(path: Path) -> DataIndex:
     """The index at `path`, checked against itself.
 
     Raises:
-        CorruptFileError: not an index of this schema, or it lies: outside, overlapping, negative, twice.
+        CorruptFileError: not an index of this schema, or it lies: outside, overlapping, negative,
+        twice.
         EvidenceError: the file cannot be read.
     """
     data = read_bytes(path)
@@ -44,9 +47,13 @@ def read_index(path: Path) -> DataIndex:
         shards, documents = wire.from_json(value)
         num_rows = len(value["documents"])
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptFileError(path, "content", expected=f"an index {wire.SCHEMA}", seen=error) from error
+        raise CorruptFileError(
+            path, "content", expected=f"an index {wire.SCHEMA}", seen=error
+        ) from error
     if len(documents) != num_rows:
-        raise CorruptFileError(path, "documents", expected=f"{num_rows} different ids", seen=len(documents))
+        raise CorruptFileError(
+            path, "documents", expected=f"{num_rows} different ids", seen=len(documents)
+        )
     sizes = _shard_sizes(path, shards)
     for document in documents.values():
         _check_document(path, document, sizes)
@@ -69,7 +76,9 @@ def read_document(index: DataIndex, document: Document) -> bytes:
         raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
     if len(data) != document.length_bytes:
         expected = f"{document.length_bytes} bytes at {document.offset_bytes}"
-        raise CorruptFileError(path, f"document {document.id}", expected=expected, seen=f"{len(data)} bytes")
+        raise CorruptFileError(
+            path, f"document {document.id}", expected=expected, seen=f"{len(data)} bytes"
+        )
     return data
 
 
@@ -107,18 +116,28 @@ def document_digests(index: DataIndex, shard: str) -> Mapping[str, str]:
 
 def _shard_sizes(path: Path, shards: tuple[FileEntry, ...]) -> dict[str, int]:
     for shard in shards:
-        if not is_inside(shard.path) or not is_count(shard.size_bytes) or not isinstance(shard.digest, str):
-            raise CorruptFileError(path, "shards", expected="a path inside, a size and a digest", seen=shard)
+        if (
+            not is_inside(shard.path)
+            or not is_count(shard.size_bytes)
+            or not isinstance(shard.digest, str)
+        ):
+            raise CorruptFileError(
+                path, "shards", expected="a path inside, a size and a digest", seen=shard
+            )
     sizes = {shard.path: shard.size_bytes for shard in shards}
     if len(sizes) != len(shards):
-        raise CorruptFileError(path, "shards", expected=f"{len(shards)} different paths", seen=len(sizes))
+        raise CorruptFileError(
+            path, "shards", expected=f"{len(shards)} different paths", seen=len(sizes)
+        )
     return sizes
 
 
 def _check_document(path: Path, document: Document, sizes: Mapping[str, int]) -> None:
     where = f"document {document.id}"
     if not isinstance(document.shard, str) or document.shard not in sizes:
-        raise CorruptFileError(path, where, expected="a shard of this index", seen=repr(document.shard))
+        raise CorruptFileError(
+            path, where, expected="a shard of this index", seen=repr(document.shard)
+        )
     if not is_count(document.offset_bytes) or not is_count(document.length_bytes):
         seen = f"{document.offset_bytes!r} and {document.length_bytes!r}"
         raise CorruptFileError(path, where, expected="offset and length of at least 0", seen=seen)
@@ -131,9 +150,13 @@ def _check_document(path: Path, document: Document, sizes: Mapping[str, int]) ->
 
 
 def _check_overlap(path: Path, documents: Mapping[str, Document]) -> None:
-    ordered = sorted(documents.values(), key=lambda d: (d.shard, d.offset_bytes, d.offset_bytes + d.length_bytes))
+    ordered = sorted(
+        documents.values(), key=lambda d: (d.shard, d.offset_bytes, d.offset_bytes + d.length_bytes)
+    )
     for before, after in pairwise(ordered):
         end = before.offset_bytes + before.length_bytes
         if before.shard == after.shard and after.offset_bytes < end:
             expected = f"a start at byte {end} or later, behind document {before.id}"
-            raise CorruptFileError(path, f"document {after.id}", expected=expected, seen=after.offset_bytes)
+            raise CorruptFileError(
+                path, f"document {after.id}", expected=expected, seen=after.offset_bytes
+            )

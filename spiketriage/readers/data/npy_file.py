@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiketriage.errors import CorruptFileError
-from spiketriage.facts import Integers
+from spiketriage.nouns.telemetry import Integers
 from spiketriage.readers.data.disk import integers, read_range
 from spiketriage.readers.look import look_at_file
 
@@ -28,7 +28,10 @@ HEADER = re.compile(  # numpy writes its three keys in this order; an object arr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpyArray:
-    """An array of integers on disk: its shape, its dtype, and the byte at which its values begin."""
+    """An array of integers on disk.
+
+    Its shape, its dtype, and the byte at which its values begin.
+    """
 
     path: Path
     dtype: np.dtype[np.generic]
@@ -47,7 +50,9 @@ class NpyArray:
             EvidenceError: the file ends before them.
         """
         low = self.start + first * self.row_bytes
-        data = read_range(self.path, low, low + (last - first) * self.row_bytes, f"rows {first} to {last}")
+        data = read_range(
+            self.path, low, low + (last - first) * self.row_bytes, f"rows {first} to {last}"
+        )
         return integers(data, self.dtype)
 
 
@@ -71,7 +76,9 @@ def read_npy(path: Path) -> NpyArray:
     found = NpyArray(path=path, dtype=np.dtype(told["dtype"].decode()), shape=shape, start=start)
     if start + shape[0] * found.row_bytes > seen.size_bytes:
         expected = f"{shape[0]} rows of {found.row_bytes} bytes"
-        raise CorruptFileError(path, "values", expected=expected, seen=f"{seen.size_bytes - start} bytes")
+        raise CorruptFileError(
+            path, "values", expected=expected, seen=f"{seen.size_bytes - start} bytes"
+        )
     return found
 
 

@@ -1,6 +1,7 @@
 """Reads Parquet corpora: a column of text, of messages or of token ids, row by row, with pyarrow.
 
-This module never loads a whole file or row group, and never trusts a page whose checksum is there and wrong.
+This module never loads a whole file or row group, and never trusts a page whose checksum is there
+and wrong.
 """
 
 from __future__ import annotations
@@ -11,14 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
-from spiketriage.facts import DataFacts, Integers
+from spiketriage.nouns.data import DataFacts
+from spiketriage.nouns.telemetry import Integers
 from spiketriage.readers.data import disk
 from spiketriage.readers.data.text_fields import FIELDS, TOKEN_FIELDS, tokens_of
 from spiketriage.readers.look import Look, look_at_file
 
 NAME = "parquet-text"
-TELLS = "Every row's text or token ids, files cut short, and pages whose checksum is wrong where one was written."
-CANNOT = "The place of a single row on disk (only its row group's), or the order in which a run read the rows."
+TELLS = (
+    "Every row's text or token ids, files cut short, and pages whose checksum is wrong where "
+    "one was written."
+)
+CANNOT = (
+    "The place of a single row on disk (only its row group's), or the order in which a run "
+    "read the rows."
+)
 
 MAGIC = b"PAR1"
 SUFFIXES = (".parquet",)
@@ -56,7 +64,10 @@ def read(path: Path) -> DataFacts:
                 raise
             problems.append(error.message)
     kinds = ["integers" if name in TOKEN_FIELDS else "utf-8" for name in sorted(columns)]
-    note = "a row's place is its row group's, and its digest is of the row's values: rows have no bytes of their own"
+    note = (
+        "a row's place is its row group's, and its digest is of the row's values: rows have no "
+        "bytes of their own"
+    )
     return DataFacts(
         format=NAME,
         path=path,
@@ -88,7 +99,10 @@ def document(path: Path, number: int, /) -> Integers:
 
 
 def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.StoredDocument:
-    """One row; its place is its row group's, its digest is of its tokens as little-endian 64-bit ids (text: bytes).
+    """One row.
+
+    Its place is its row group's, its digest is of its tokens as little-endian 64-bit ids (text:
+    bytes).
 
     Raises:
         EvidenceError: there is no such row, or it cannot be read.
@@ -103,7 +117,9 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
         span = _span(file, group)
     tokens = tokens_of({name: value})
     if tokens is None:
-        raise CorruptFileError(part, f"row {where.number}", expected=f"a value in {name}", seen=type(value).__name__)
+        raise CorruptFileError(
+            part, f"row {where.number}", expected=f"a value in {name}", seen=type(value).__name__
+        )
     if len(tokens) > disk.MAX_DOCUMENT_BYTES:
         expected = f"at most {disk.MAX_DOCUMENT_BYTES} bytes or ids"
         raise CorruptFileError(part, f"row {where.number}", expected=expected, seen=len(tokens))
@@ -122,7 +138,10 @@ def documents_of_step(
     Raises:
         RefusedError: always.
     """
-    missing = "a corpus does not say which rows a step read: the loader tokenizes, packs and shuffles them"
+    missing = (
+        "a corpus does not say which rows a step read: the loader tokenizes, packs and "
+        "shuffles them"
+    )
     raise RefusedError(f"{path}: {missing}", hint="give the index of the tokenized data set")
 
 
@@ -155,7 +174,15 @@ def _opened(path: Path) -> Iterator[Any]:
                 thrift_string_size_limit=MAX_STRING_BYTES,
                 arrow_extensions_enabled=False,
             )
-    except (arrow.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError, MemoryError) as error:
+    except (
+        arrow.ArrowException,
+        OSError,
+        ValueError,
+        KeyError,
+        IndexError,
+        OverflowError,
+        MemoryError,
+    ) as error:
         lines = (str(error) or type(error).__name__).splitlines()
         raise EvidenceError(f"{path}: cannot be read as Parquet: {lines[0][:300]}") from error
 
@@ -163,10 +190,14 @@ def _opened(path: Path) -> Iterator[Any]:
 @disk.once_a_file
 def _num_rows(path: Path) -> int:
     with _opened(path) as file:
-        groups = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+        groups = [
+            file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)
+        ]
         total = int(file.metadata.num_rows)
     if sum(groups) != total or any(rows < 0 for rows in groups):
-        raise CorruptFileError(path, "rows", expected=f"{total} as the footer says", seen=sum(groups))
+        raise CorruptFileError(
+            path, "rows", expected=f"{total} as the footer says", seen=sum(groups)
+        )
     return total
 
 
@@ -196,8 +227,12 @@ def _value(file: Any, group: int, row: int, name: str) -> Any:
     for chunk in (whole.column(column) for column in range(whole.num_columns)):
         unpacked = chunk.total_uncompressed_size
         is_own = chunk.path_in_schema.partition(".")[0] == name
-        if is_own and unpacked > max(disk.MAX_DOCUMENT_BYTES, MAX_EXPANSION * chunk.total_compressed_size):
-            raise ValueError(f"row group {group} expands to {unpacked} bytes, which is not unpacked")
+        if is_own and unpacked > max(
+            disk.MAX_DOCUMENT_BYTES, MAX_EXPANSION * chunk.total_compressed_size
+        ):
+            raise ValueError(
+                f"row group {group} expands to {unpacked} bytes, which is not unpacked"
+            )
     at = 0
     for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, row_groups=[group], columns=[name]):
         if row < at + batch.num_rows:

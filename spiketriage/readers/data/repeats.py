@@ -1,6 +1,7 @@
 """The longest block of ids that occurs twice in a document, and the share of its 4-grams that occurred before.
 
-This module never compares blocks by a hash: equal ranks are equal blocks, so that no collision can lie.
+This module never compares blocks by a hash: equal ranks are equal blocks, so that no collision can
+lie.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spiketriage.facts import Integers
+from spiketriage.nouns.telemetry import Integers
 
 NGRAM = 4
 MAX_TOKENS = 1 << 20  # of a longer document, its beginning is looked at
@@ -26,9 +27,9 @@ class Repeats:
 def repeats(tokens: Integers) -> Repeats:
     """What repeats in the first 1,048,576 of `tokens`; n · log² n steps.
 
-    Blocks of 1, 2, 4, 8 … ids get ranks, equal for equal blocks, from pairs of ranks of half the length. A block of
-    another length is a pair of overlapping ones. The lengths that occur twice are all up to the longest, which is
-    therefore found by doubling and then halving.
+    Blocks of 1, 2, 4, 8 … ids get ranks, equal for equal blocks, from pairs of ranks of half the
+    length. A block of another length is a pair of overlapping ones. The lengths that occur twice
+    are all up to the longest, which is therefore found by doubling and then halving.
     """
     ids = tokens[:MAX_TOKENS]
     rank = _ranked(ids)
@@ -47,7 +48,9 @@ def _longest(levels: list[Integers]) -> int:
     low, high = half, 2 * half  # `low` repeats; `high` does not, or does not fit
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _repeats(_paired(levels[known[-1]], middle - half)) else (low, middle)
+        low, high = (
+            (middle, high) if _repeats(_paired(levels[known[-1]], middle - half)) else (low, middle)
+        )
     return low
 
 

@@ -1,6 +1,9 @@
-"""How the documents of a data store look: entropy, repetition, and distance from the other documents of the store.
+"""How the documents of a data store look.
 
-This module never judges a document: it measures, and whoever asks compares with neighbours of the same store.
+Entropy, repetition, and distance from the other documents of the store.
+
+This module never judges a document: it measures, and whoever asks compares with neighbours of the
+same store.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiketriage.errors import EvidenceError
-from spiketriage.facts import DocumentFacts, Integers, TokenStatistics
+from spiketriage.nouns.data import DocumentFacts, TokenStatistics
+from spiketriage.nouns.telemetry import Integers
 from spiketriage.readers.data.repeats import repeats
 from spiketriage.readers.data.stores import DataStore
 
@@ -27,22 +31,35 @@ MAX_IDS = 1 << 20  # of a reference without a stated vocabulary
 
 
 def statistics(
-    tokens: Integers, *, vocab_size: int | None, eos: int | None, pad: int | None, reference: Integers | None
+    tokens: Integers,
+    *,
+    vocab_size: int | None,
+    eos: int | None,
+    pad: int | None,
+    reference: Integers | None,
 ) -> TokenStatistics:
     """How `tokens` look, measured as `diagnosis.checks.content_profile` measures bytes where it does too.
 
-    - `unigram_kl`: bits of Kullback-Leibler divergence of the ids from `reference` (counts by id), in which every id
-      has half a count more than it has, and so has one bin for all ids that the reference has no place for.
+    - `unigram_kl`: bits of Kullback-Leibler divergence of the ids from `reference` (counts by id),
+      in which every id
+      has half a count more than it has, and so has one bin for all ids that the reference has no
+      place for.
     - `entropy`: bits an id, of the document's own ids.
-    - `compression_ratio`: bytes after zlib (level 1) over bytes before, of the ids as little-endian integers of one
-      byte if `vocab_size` is at most 256, two if at most 65,536, else four; higher bits of an id are dropped.
-    - `longest_repeat`: length of the longest block of ids that occurs twice; the two may overlap, so that one id n
+    - `compression_ratio`: bytes after zlib (level 1) over bytes before, of the ids as little-endian
+      integers of one
+      byte if `vocab_size` is at most 256, two if at most 65,536, else four; higher bits of an id
+      are dropped.
+    - `longest_repeat`: length of the longest block of ids that occurs twice; the two may overlap,
+      so that one id n
       times has n - 1 (`repeats`).
     - `ngram_repetition`: share of the 4-grams that occurred earlier in the document.
-    - `share_outside_vocabulary`: ids below 0, or from `vocab_size` on where that is given, other than `pad`.
+    - `share_outside_vocabulary`: ids below 0, or from `vocab_size` on where that is given, other
+      than `pad`.
 
-    A short document diverges, compresses and repeats by its length alone: compare it with others of about that length.
-    An empty document has zeros, and NaN where a quotient has no value (`unigram_kl`, `compression_ratio`).
+    A short document diverges, compresses and repeats by its length alone: compare it with others of
+    about that length.
+    An empty document has zeros, and NaN where a quotient has no value (`unigram_kl`,
+    `compression_ratio`).
     """
     num_tokens = len(tokens)
     if not num_tokens:
@@ -91,7 +108,9 @@ def documents(
                 start=one.start,
                 end=one.end,
                 digest=one.digest,
-                statistics=statistics(one.tokens, vocab_size=vocab_size, eos=eos, pad=pad, reference=reference),
+                statistics=statistics(
+                    one.tokens, vocab_size=vocab_size, eos=eos, pad=pad, reference=reference
+                ),
             )
         )
     return tuple(found)
@@ -108,9 +127,10 @@ def unigram_counts(
 ) -> Integers:
     """How often each id occurs in other documents of the store, for `statistics(reference=…)`.
 
-    Documents are drawn with a fixed seed, so that an incident always gives the same reference; `without` are left
-    out, and so is one that cannot be read. Drawing ends after 4,194,304 tokens. Without `vocab_size` there is a place
-    for each id up to the largest seen, at most 1,048,576; ids without a place are not counted.
+    Documents are drawn with a fixed seed, so that an incident always gives the same reference;
+    `without` are left out, and so is one that cannot be read. Drawing ends after 4,194,304 tokens.
+    Without `vocab_size` there is a place for each id up to the largest seen, at most 1,048,576; ids
+    without a place are not counted.
 
     Raises:
         EvidenceError: the store has no other document, or none can be read.
@@ -133,7 +153,10 @@ def unigram_counts(
 
 
 def counts_of(tokens: Integers, vocab_size: int | None) -> Integers:
-    """How often each id occurs, by id; ids without a place are not counted (see `unigram_counts`)."""
+    """How often each id occurs, by id.
+
+    Ids without a place are not counted (see `unigram_counts`).
+    """
     largest = int(tokens.max()) + 1 if len(tokens) else 0
     size = vocab_size if vocab_size is not None else min(max(largest, 1), MAX_IDS)
     known = tokens[(tokens >= 0) & (tokens < size)]

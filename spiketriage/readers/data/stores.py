@@ -12,8 +12,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from spiketriage.facts import DataFacts
-from spiketriage.readers.data import flat_tokens, jsonl_text, megatron_indexed, mosaic_streaming, parquet_text
+from spiketriage.nouns.data import DataFacts
+from spiketriage.readers.data import (
+    flat_tokens,
+    jsonl_text,
+    megatron_indexed,
+    mosaic_streaming,
+    parquet_text,
+)
 from spiketriage.readers.data.disk import StoredDocument
 from spiketriage.readers.look import Format
 
@@ -40,7 +46,9 @@ class DataStore(Format, Protocol):
         ...
 
     def count(self, path: Path, /, *, eos: int | None = None) -> int:
-        """How many documents `document` and `stored` know; `eos` is the id that cuts a stream without an index.
+        """How many documents `document` and `stored` know.
+
+        `eos` is the id that cuts a stream without an index.
 
         Raises:
             EvidenceError: it cannot be read.
@@ -56,9 +64,18 @@ class DataStore(Format, Protocol):
         ...
 
     def documents_of_step(
-        self, path: Path, step: int, global_batch: int, sequence_length: int, /, *, eos: int | None = None
+        self,
+        path: Path,
+        step: int,
+        global_batch: int,
+        sequence_length: int,
+        /,
+        *,
+        eos: int | None = None,
     ) -> Sequence[int]:
-        """Numbers of the documents that a training step consumed, as `stored` counts them; the first step is 1.
+        """Numbers of the documents that a training step consumed, as `stored` counts them.
+
+        The first step is 1.
 
         Raises:
             RefusedError: the format does not say; the message says what is missing.
@@ -66,4 +83,10 @@ class DataStore(Format, Protocol):
         ...
 
 
-STORES: tuple[DataStore, ...] = (megatron_indexed, mosaic_streaming, parquet_text, jsonl_text, flat_tokens)
+STORES: tuple[DataStore, ...] = (
+    megatron_indexed,
+    mosaic_streaming,
+    parquet_text,
+    jsonl_text,
+    flat_tokens,
+)

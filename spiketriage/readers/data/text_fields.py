@@ -1,4 +1,6 @@
-"""The document in a row of a text corpus: its text, its messages, or its token ids, whichever field it has.
+"""The document in a row of a text corpus.
+
+Its text, its messages, or its token ids, whichever field it has.
 
 This module never tokenizes: text becomes the ids 0 to 255 of its UTF-8 bytes.
 """
@@ -10,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from spiketriage.facts import Integers
+from spiketriage.nouns.telemetry import Integers
 from spiketriage.readers.data.disk import of_text
 
 TOKEN_FIELDS = ("input_ids", "tokens", "token_ids")
@@ -43,7 +45,9 @@ def _value(value: Any, name: str) -> Integers | None:
 
 
 def _ids(value: Any) -> Integers | None:
-    whole = isinstance(value, list) and all(type(item) is int and abs(item) <= MAX_ID for item in value)
+    whole = isinstance(value, list) and all(
+        type(item) is int and abs(item) <= MAX_ID for item in value
+    )
     return np.array(value, dtype=np.int64) if whole else None
 
 
@@ -52,7 +56,11 @@ def _content(message: Any) -> str | None:
         return None
     content = message.get("content", message.get("value"))
     if isinstance(content, list):  # parts of a multimodal message
-        parts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
+        parts = [
+            part["text"]
+            for part in content
+            if isinstance(part, dict) and isinstance(part.get("text"), str)
+        ]
         return "\n".join(parts)
     return content if isinstance(content, str) else None
 

@@ -1,6 +1,9 @@
-"""Compares the flight-recorder dumps of all ranks: the first collective that they did not all call alike.
+"""Compares the flight-recorder dumps of all ranks.
 
-This module never claims which rank is right: it says which ranks agree with each other, most of them first.
+The first collective that they did not all call alike.
+
+This module never claims which rank is right: it says which ranks agree with each other, most of
+them first.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from spiketriage.readers.look import look
 MAX_DUMPS = 16_384
 Aspect = Literal["name", "sizes", "dtypes", "absent", "state", "no-dump"]
 # Ranks may pass different sizes to these: only the root has input, or each rank has its own share.
-_RAGGED = re.compile(r"all_?to_?all|(?<!reduce_)scatter|(?<!all_)gather|_v\b|coalesced|split|allgatherv", re.I)
+_RAGGED = re.compile(
+    r"all_?to_?all|(?<!reduce_)scatter|(?<!all_)gather|_v\b|coalesced|split|allgatherv", re.I
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +42,8 @@ class Version:
 class Disagreement:
     """The first collective on which ranks disagree.
 
-    `versions` has the ranks that agree, most ranks first. `absent` are ranks whose dump ends before this collective,
-    `without_dump` are members of the process group of which there is no dump.
+    `versions` has the ranks that agree, most ranks first. `absent` are ranks whose dump ends before
+    this collective, `without_dump` are members of the process group of which there is no dump.
     """
 
     process_group: str
@@ -53,7 +58,9 @@ class Disagreement:
 
 
 def first_disagreement(folder: Path) -> Disagreement | None:
-    """The earliest disagreement over all process groups of the dumps in `folder`; None if there is none.
+    """The earliest disagreement over all process groups of the dumps in `folder`.
+
+    None if there is none.
 
     Raises:
         EvidenceError: the folder holds no dump that can be read.
@@ -62,7 +69,9 @@ def first_disagreement(folder: Path) -> Disagreement | None:
 
 
 def disagreement_among(paths: Iterable[Path], where: Path) -> Disagreement | None:
-    """As `first_disagreement`, of the dumps among `paths`, wherever they lie; `where` names them in errors.
+    """As `first_disagreement`, of the dumps among `paths`, wherever they lie.
+
+    `where` names them in errors.
 
     Raises:
         EvidenceError: none of them is a dump that can be read.
@@ -73,9 +82,13 @@ def disagreement_among(paths: Iterable[Path], where: Path) -> Disagreement | Non
         for call in dump.calls:
             recorded[call.group].setdefault(rank, {})[call.sequence] = call
     found = [
-        one for group in sorted(recorded) if (one := _in_group(group, recorded[group], dumps, problems)) is not None
+        one
+        for group in sorted(recorded)
+        if (one := _in_group(group, recorded[group], dumps, problems)) is not None
     ]
-    return min(found, key=lambda one: _created(recorded[one.process_group], one.sequence), default=None)
+    return min(
+        found, key=lambda one: _created(recorded[one.process_group], one.sequence), default=None
+    )
 
 
 def _dumps(paths: Iterable[Path], where: Path) -> tuple[Mapping[int, Dump], tuple[str, ...]]:
@@ -114,12 +127,17 @@ def _candidates(folder: Path) -> Iterator[Path]:
 def _created(recorded: Mapping[int, Mapping[int, Call]], sequence: int) -> float:
     """When the first rank called a collective of a group."""
     calls = (of_rank[sequence] for of_rank in recorded.values() if sequence in of_rank)
-    return min((call.created_s for call in calls if call.created_s is not None), default=float("inf"))
+    return min(
+        (call.created_s for call in calls if call.created_s is not None), default=float("inf")
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _History:
-    """What one rank recorded of one group; the recorder is a ring, so what is older than `first` is unknown."""
+    """What one rank recorded of one group.
+
+    The recorder is a ring, so what is older than `first` is unknown.
+    """
 
     rank: int
     calls: Mapping[int, Call]
@@ -128,10 +146,16 @@ class _History:
 
 
 def _in_group(
-    group: str, recorded: Mapping[int, Mapping[int, Call]], dumps: Mapping[int, Dump], problems: tuple[str, ...]
+    group: str,
+    recorded: Mapping[int, Mapping[int, Call]],
+    dumps: Mapping[int, Dump],
+    problems: tuple[str, ...],
 ) -> Disagreement | None:
     members = _members(group, dumps) or tuple(recorded)
-    histories = [_history(rank, recorded.get(rank, {}), dumps[rank]) for rank in sorted(set(members) & set(dumps))]
+    histories = [
+        _history(rank, recorded.get(rank, {}), dumps[rank])
+        for rank in sorted(set(members) & set(dumps))
+    ]
     without_dump = tuple(sorted(set(members) - set(dumps)))
     for sequence in sorted({number for history in histories for number in history.calls}):
         present = {one.rank: one.calls[sequence] for one in histories if sequence in one.calls}
@@ -146,7 +170,10 @@ def _in_group(
 
 
 def _members(group: str, dumps: Mapping[int, Dump]) -> tuple[int, ...]:
-    """The ranks of a group; gloo's default group has an empty name in the list of groups, another in the entries."""
+    """The ranks of a group.
+
+    Gloo's default group has an empty name in the list of groups, another in the entries.
+    """
     for dump in dumps.values():
         if group in dump.ranks:
             return dump.ranks[group]
@@ -191,7 +218,10 @@ def _told(
 ) -> Disagreement:
     versions = _versions(present, with_state=aspect == "state")
     description = next((call.description for call in present.values()), "")
-    parts = [f"{_ranks(one.ranks)}: {one.what}" + (f" at {one.where}" if one.where else "") for one in versions]
+    parts = [
+        f"{_ranks(one.ranks)}: {one.what}" + (f" at {one.where}" if one.where else "")
+        for one in versions
+    ]
     parts += [f"{_ranks(absent)}: never called it"] if absent else []
     parts += [f"{_ranks(without_dump)}: left no dump"] if without_dump else []
     named = f"group {group}" + (f" ({description})" if description else "")
@@ -203,7 +233,8 @@ def _told(
         versions=versions,
         absent=absent,
         without_dump=without_dump,
-        sentence=f"collective {sequence} of {named} is the first where ranks disagree ({aspect}): {'; '.join(parts)}",
+        sentence=f"collective {sequence} of {named} is the first where ranks disagree ({aspect}): "
+        f"{'; '.join(parts)}",
         problems=problems,
     )
 
@@ -213,7 +244,10 @@ def _versions(present: Mapping[int, Call], *, with_state: bool) -> tuple[Version
     for rank, call in sorted(present.items()):
         state = f", {'finished' if call.finished else call.state}" if with_state else ""
         by_what[f"{call.name} {call.sizes} {call.dtypes}".strip() + state].append(rank)
-    told = [Version(what=what, ranks=tuple(ranks), where=present[ranks[0]].where) for what, ranks in by_what.items()]
+    told = [
+        Version(what=what, ranks=tuple(ranks), where=present[ranks[0]].where)
+        for what, ranks in by_what.items()
+    ]
     return tuple(sorted(told, key=lambda one: (-len(one.ranks), one.ranks)))
 
 

@@ -1,4 +1,6 @@
-"""A file of system evidence before it is parsed: a regular file, fetched, and no larger than such a file can be.
+"""A file of system evidence before it is parsed.
+
+A regular file, fetched, and no larger than such a file can be.
 
 This module never waits for a pipe and never reads a folder.
 """
@@ -20,5 +22,7 @@ def file_bytes(path: Path, max_bytes: int) -> bytes:
     """
     seen = look_at_file(path)
     if seen.size_bytes > max_bytes:
-        raise CorruptFileError(path, "size", expected=f"at most {max_bytes} bytes", seen=seen.size_bytes)
+        raise CorruptFileError(
+            path, "size", expected=f"at most {max_bytes} bytes", seen=seen.size_bytes
+        )
     return read_bytes(path)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from spiketriage.facts import Event, EventFacts, Severity
+from spiketriage.nouns.telemetry import Event, EventFacts, Severity
 from spiketriage.readers.events.pci import ADDRESS, pci_device
 from spiketriage.readers.events.text_lines import TextLine, head_lines, integer, scan, short
 from spiketriage.readers.look import Look
@@ -19,7 +19,9 @@ NAME = "fabric-manager"
 TELLS = "Errors and warnings of NVSwitches and NVLinks, with switch, port and error number."
 CANNOT = "Which ranks used a switch, and the time zone of its stamps."
 _LINE = re.compile(
-    r"\[([A-Z][a-z]{2} [ \d]\d \d{4} \d\d:\d\d:\d\d)\] \[([A-Z]{3,10})\] (?:\[tid (\d{1,10})\] )?(.*)", re.S
+    r"\[([A-Z][a-z]{2} [ \d]\d \d{4} \d\d:\d\d:\d\d)\] \[([A-Z]{3,10})\] (?:\[tid "
+    r"(\d{1,10})\] )?(.*)",
+    re.S,
 )
 _NUMBER = re.compile(r"(?:SXid|error) (\d{1,10})\b")
 _DEVICE = re.compile(rf"pci bus id ({ADDRESS})", re.I)
@@ -70,7 +72,11 @@ class FabricScanner:
 
     def problems(self) -> tuple[str, ...]:
         """A file without a single line of the format."""
-        return () if self._levels else ("expected lines '[Feb 27 2025 15:10:02] [ERROR] …', found none",)
+        return (
+            ()
+            if self._levels
+            else ("expected lines '[Feb 27 2025 15:10:02] [ERROR] …', found none",)
+        )
 
     def notes(self) -> tuple[str, ...]:
         """That its stamps are no points in time."""

@@ -1,4 +1,6 @@
-"""Reads PyTorch flight-recorder dumps (pickle or JSON): the collectives that a rank had not finished.
+"""Reads PyTorch flight-recorder dumps (pickle or JSON).
+
+The collectives that a rank had not finished.
 
 This module never imports what a pickle names: a dump names nothing, so one that does is refused.
 """
@@ -14,7 +16,7 @@ from sys import intern
 from typing import Any
 
 from spiketriage.errors import CorruptFileError
-from spiketriage.facts import Event, EventFacts
+from spiketriage.nouns.telemetry import Event, EventFacts
 from spiketriage.readers.events.evidence_file import file_bytes
 from spiketriage.readers.events.text_lines import EventList, short
 from spiketriage.readers.events.untyped import mapping, sequence, whole
@@ -23,7 +25,9 @@ from spiketriage.readers.look import Look
 from spiketriage.readers.pickles import load
 
 NAME = "flight-recorder"
-TELLS = "Collectives that a rank had started or only scheduled, with sizes, types and the line of code."
+TELLS = (
+    "Collectives that a rank had started or only scheduled, with sizes, types and the line of code."
+)
 CANNOT = "What the tensors held: it proves that ranks disagreed, never that data was corrupt."
 MAX_BYTES = 256 << 20  # 2,000 entries with their frames take some 2 MB
 MAX_ENTRIES = 100_000  # the recorder's ring has 2,000 by default
@@ -33,7 +37,10 @@ _KEYS = (b"pg_config", b"comm_lib_version", b"entries")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One collective as a rank recorded it; `finished` is retired or completed (gloo only ever retires)."""
+    """One collective as a rank recorded it.
+
+    `finished` is retired or completed (gloo only ever retires).
+    """
 
     group: str
     description: str
@@ -50,7 +57,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dump:
-    """One rank's dump; `ranks` are the members of each process group by its name; `rank` is from the file's name."""
+    """One rank's dump; `ranks` are the members of each process group by its name.
+
+    `rank` is from the file's name.
+    """
 
     path: Path
     rank: int | None
@@ -77,17 +87,25 @@ def read_dump(path: Path) -> Dump:
     content = parse_object(path, data) if data.lstrip()[:1] == b"{" else _unpickled(path, data)
     entries = content.get("entries")
     if not isinstance(entries, (list, tuple)) or "version" not in content:
-        raise CorruptFileError(path, "content", expected="a flight-recorder dump", seen=f"keys {_keys(content)}")
+        raise CorruptFileError(
+            path, "content", expected="a flight-recorder dump", seen=f"keys {_keys(content)}"
+        )
     calls: list[Call] = []
     problems: list[str] = []
     if len(entries) > MAX_ENTRIES:
-        problems.append(f"{path.name}: only the last {MAX_ENTRIES} of {len(entries)} entries are read")
-    for position, entry in enumerate(entries[-MAX_ENTRIES:], start=max(0, len(entries) - MAX_ENTRIES)):
+        problems.append(
+            f"{path.name}: only the last {MAX_ENTRIES} of {len(entries)} entries are read"
+        )
+    for position, entry in enumerate(
+        entries[-MAX_ENTRIES:], start=max(0, len(entries) - MAX_ENTRIES)
+    ):
         call = _call(mapping(entry))
         if call is not None:
             calls.append(call)
         elif mapping(entry).get("is_p2p") is not True and len(problems) < MAX_PROBLEMS:
-            problems.append(f"{path.name}: entry {position}: expected a collective with a sequence number")
+            problems.append(
+                f"{path.name}: entry {position}: expected a collective with a sequence number"
+            )
     return Dump(
         path=path,
         rank=rank_of(path),
@@ -103,7 +121,10 @@ def _unpickled(path: Path, data: bytes) -> Mapping[Any, Any]:
     dump = load(data, where=path)
     if dump.globals:
         raise CorruptFileError(
-            path, "pickle", expected="no class or function: a dump holds plain values", seen=dump.globals[0][:200]
+            path,
+            "pickle",
+            expected="no class or function: a dump holds plain values",
+            seen=dump.globals[0][:200],
         )
     if not isinstance(dump.value, dict):
         raise CorruptFileError(path, "pickle", expected="a dict", seen=type(dump.value).__name__)
@@ -115,7 +136,10 @@ def _keys(content: Mapping[Any, Any]) -> str:
 
 
 def _call(entry: Mapping[Any, Any]) -> Call | None:
-    group, sequence_number = sequence(entry.get("process_group")), whole(entry.get("collective_seq_id"))
+    group, sequence_number = (
+        sequence(entry.get("process_group")),
+        whole(entry.get("collective_seq_id")),
+    )
     if entry.get("is_p2p") is True or not group or sequence_number is None:
         return None
     created_ns, state = whole(entry.get("time_created_ns")), str(entry.get("state"))[:40]
@@ -142,7 +166,9 @@ def _plain(value: object) -> str:
 def _flat(value: object) -> bool:
     scalars = (str, int, float, bool, type(None))
     return type(value) in scalars or (
-        isinstance(value, (list, tuple)) and len(value) <= 64 and all(type(one) in scalars for one in value)
+        isinstance(value, (list, tuple))
+        and len(value) <= 64
+        and all(type(one) in scalars for one in value)
     )
 
 
@@ -162,12 +188,17 @@ def _members(config: Mapping[Any, Any]) -> Mapping[str, tuple[int, ...]]:
         ranks = mapping(group).get("ranks")
         text = ranks if isinstance(ranks, str) else _plain([ranks])
         if re.fullmatch(r"\[[\d, ]*\]", text):
-            told[str(mapping(group).get("name", key))[:200]] = tuple(int(one) for one in re.findall(r"\d{1,9}", text))
+            told[str(mapping(group).get("name", key))[:200]] = tuple(
+                int(one) for one in re.findall(r"\d{1,9}", text)
+            )
     return told
 
 
 def _enqueued(status: Mapping[Any, Any]) -> Mapping[str, int]:
-    """The last collective that each group (by its number) enqueued; JSON writes the counts as text."""
+    """The last collective that each group (by its number) enqueued.
+
+    JSON writes the counts as text.
+    """
     told: dict[str, int] = {}
     for key, group in list(status.items())[:100_000]:
         written = str(mapping(group).get("last_enqueued_collective"))
@@ -177,7 +208,10 @@ def _enqueued(status: Mapping[Any, Any]) -> Mapping[str, int]:
 
 
 def claims(look: Look, /) -> float:
-    """Sure of the keys that only such a dump has; they stand in the first bytes, or at the end of a long one."""
+    """Sure of the keys that only such a dump has.
+
+    They stand in the first bytes, or at the end of a long one.
+    """
     if look.is_folder or look.is_lfs_pointer:
         return 0.0
     found = sum(key in look.head for key in _KEYS)
@@ -201,14 +235,20 @@ def read(path: Path, /) -> EventFacts:
         if not call.finished:
             found.add(_event(call, dump))
     identity = {"version": dump.version, "num_collectives": str(len(dump.calls))}
-    identity |= {f"last_enqueued of group {group}": str(count) for group, count in list(dump.enqueued.items())[:1000]}
+    identity |= {
+        f"last_enqueued of group {group}": str(count)
+        for group, count in list(dump.enqueued.items())[:1000]
+    }
     return EventFacts(
         format=NAME,
         path=path,
         events=tuple(found.kept),
         identity=identity | ({} if dump.rank is None else {"rank": str(dump.rank)}),
         problems=(*dump.problems, *found.sentences(path.name)),
-        notes=("holds no data values", *(() if dump.rank is not None else ("the file's name ends in no rank",))),
+        notes=(
+            "holds no data values",
+            *(() if dump.rank is not None else ("the file's name ends in no rank",)),
+        ),
     )
 
 

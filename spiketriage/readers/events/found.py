@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spiketriage.errors import EvidenceError
-from spiketriage.facts import Event
+from spiketriage.nouns.telemetry import Event
 from spiketriage.readers.look import best, look
 
 
 def read_events(folder: Path) -> Iterator[Event]:
-    """The events of every file below `folder`, file by file; a folder that is not there has none."""
+    """The events of every file below `folder`, file by file.
+
+    A folder that is not there has none.
+    """
     for parent, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
@@ -23,7 +26,8 @@ def read_events(folder: Path) -> Iterator[Event]:
 
 
 def _of_file(path: Path) -> Iterator[Event]:
-    from spiketriage.readers.events.sources import SOURCES  # noqa: PLC0415  # a run without logs needs none of them
+    # a run without logs needs none of them
+    from spiketriage.readers.events.sources import SOURCES  # noqa: PLC0415
 
     try:
         claimed = best(SOURCES, look(path))

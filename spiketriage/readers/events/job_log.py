@@ -7,24 +7,34 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spiketriage.facts import EventFacts
+from spiketriage.nouns.telemetry import EventFacts
 from spiketriage.readers.events import kernel_log, nccl_log, slurm, torchrun_error
 from spiketriage.readers.events.text_lines import Scanner, TextLine, head_lines, scan
 from spiketriage.readers.look import Look
 
 NAME = "job-log"
-TELLS = "What NCCL, PyTorch's watchdog, torchrun, Slurm and the kernel wrote into a job's own output."
+TELLS = (
+    "What NCCL, PyTorch's watchdog, torchrun, Slurm and the kernel wrote into a job's own output."
+)
 CANNOT = "Whose line is whose, where a launcher mixed processes without a prefix."
 _SUFFIXES = (".log", ".out", ".err", ".txt")
 
 
 def claims(look: Look, /) -> float:
-    """Convinced by a line of a launcher, scheduler or driver among others; else any text could be a job's output."""
+    """Convinced by a line of a launcher, scheduler or driver among others.
+
+    Else any text could be a job's output.
+    """
     lines = head_lines(look)
     if not lines or b"\0" in look.head:
         return 0.0
     told = _scanners("")
-    if any(True for text in lines for one in told for _ in one.feed(TextLine(number=0, text=text, source=""))):
+    if any(
+        True
+        for text in lines
+        for one in told
+        for _ in one.feed(TextLine(number=0, text=text, source=""))
+    ):
         return 0.55
     return 0.2 if look.path.suffix in _SUFFIXES or "slurm-" in look.path.name else 0.05
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from spiketriage.facts import Event, EventFacts
+from spiketriage.nouns.telemetry import Event, EventFacts
 from spiketriage.readers.events.kernel_rules import RULES, Finding, fallen, finding
 from spiketriage.readers.events.kernel_stamp import JOURNAL_MARK, KernelLine, kernel_line
 from spiketriage.readers.events.pci import ADDRESS, pci_device
@@ -17,11 +17,16 @@ from spiketriage.readers.events.text_lines import TextLine, head_lines, scan, sh
 from spiketriage.readers.look import Look
 
 NAME = "kernel-log"
-TELLS = "Xid and SXid errors with their documented meaning, GPUs off the bus, OOM kills, crashes, PCIe and MCE errors."
+TELLS = (
+    "Xid and SXid errors with their documented meaning, GPUs off the bus, OOM kills, crashes, "
+    "PCIe and MCE errors."
+)
 CANNOT = "Which rank a device belonged to, and the time zone of relative and ctime stamps."
 MAX_PROBLEMS = 20
 MAX_MESSAGE = 8192  # the kernel itself cuts a message at about 1,000 characters
-_MULTILINE = 5  # lines over which the driver spreads 'GPU … installed in this system has fallen off the bus'
+_MULTILINE = (
+    5  # lines over which the driver spreads 'GPU … installed in this system has fallen off the bus'
+)
 _NEEDLES = (*RULES, "NVRM", JOURNAL_MARK)  # a line without any of these is not worth taking apart
 _NAMED_GPU = re.compile(rf"NVRM: The NVIDIA GPU (?:PCI:)?({ADDRESS})")
 _UUID = re.compile(rf"NVRM: GPU at (?:PCI:)?({ADDRESS}): (GPU-[0-9a-fA-F-]{{36}})")
@@ -52,7 +57,8 @@ class KernelScanner:
             yield _event(found, told, line)
         elif "NVRM: Xid" in message and len(self._unread) < MAX_PROBLEMS:
             self._unread.append(
-                f"{self._source} line {line.number}: expected an Xid and its device, found {short(message)}"
+                f"{self._source} line {line.number}: expected an Xid and its device, found "
+                f"{short(message)}"
             )
 
     def _remember(self, message: str, number: int) -> None:
@@ -80,7 +86,10 @@ class KernelScanner:
 
     def notes(self) -> tuple[str, ...]:
         """That stamps without a zone are no points in time."""
-        zoneless = f"{self._source}: {self._num_zoneless} events have a stamp without a time zone, so no UNIX time"
+        zoneless = (
+            f"{self._source}: {self._num_zoneless} events have a stamp without a time zone, so "
+            "no UNIX time"
+        )
         return (zoneless,) if self._num_zoneless else ()
 
 
@@ -112,12 +121,17 @@ def claims(look: Look, /) -> float:
         return 0.8
     num_found = sum(finding(one.message) is not None for one in told)
     if num_found:
-        return 0.6 if num_found * 2 >= len(lines) else 0.4  # among others' lines it is a job's whole output
+        return (
+            0.6 if num_found * 2 >= len(lines) else 0.4
+        )  # among others' lines it is a job's whole output
     return 0.3 if lines and re.search(r"dmesg|kern\.log|journal|syslog", look.path.name) else 0.0
 
 
 def _is_kernel(text: str) -> bool:
-    return re.match(r"\[\s*\d{1,10}\.\d{6}\] |kern\s*:|\[[A-Z][a-z]{2} [A-Z]", text) is not None or " kernel: " in text
+    return (
+        re.match(r"\[\s*\d{1,10}\.\d{6}\] |kern\s*:|\[[A-Z][a-z]{2} [A-Z]", text) is not None
+        or " kernel: " in text
+    )
 
 
 def scanners(source: str) -> Iterable[KernelScanner]:
@@ -131,4 +145,9 @@ def read(path: Path, /) -> EventFacts:
     Raises:
         EvidenceError: it cannot be read.
     """
-    return scan(path, NAME, scanners(path.name), notes=("the kernel does not know ranks: match devices instead",))
+    return scan(
+        path,
+        NAME,
+        scanners(path.name),
+        notes=("the kernel does not know ranks: match devices instead",),
+    )

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from spiketriage.facts import Severity
+from spiketriage.nouns.telemetry import Severity
 from spiketriage.readers.events.pci import ADDRESS, pci_device
 from spiketriage.readers.events.text_lines import integer, short
 from spiketriage.readers.events.xid import FIRST_NVLINK5, LAST_NVLINK5, RECOVERY_ACTION, explain
@@ -28,8 +28,12 @@ _KILLED = re.compile(r"[Oo]ut of memory: Kill(?:ed)? process (\d+),?(?: UID \d+,
 _REAPED = re.compile(r"oom_reaper: reaped process (\d+) \(([^)]*)\)")
 _OOM = re.compile(r"oom-kill:constraint=(\w+)")
 _OOM_TASK = re.compile(r"task=([^,]*),pid=(\d+)")
-_SEGFAULT = re.compile(r"(.{0,32}?)\[(\d+)\]: segfault at (\S+) ip \S+ sp \S+ error \S+(?: in ([^\[\s]+))?")
-_TRAP = re.compile(r"traps: (.{0,32}?)\[(\d+)\] (?:trap )?(.{1,40}?) (?:ip:|rip:).*?(?: in ([^\[\s]+))?$")
+_SEGFAULT = re.compile(
+    r"(.{0,32}?)\[(\d+)\]: segfault at (\S+) ip \S+ sp \S+ error \S+(?: in ([^\[\s]+))?"
+)
+_TRAP = re.compile(
+    r"traps: (.{0,32}?)\[(\d+)\] (?:trap )?(.{1,40}?) (?:ip:|rip:).*?(?: in ([^\[\s]+))?$"
+)
 _EDAC = re.compile(r"EDAC \S{1,40} \d{1,9} (CE|UE)\b")
 _ADDRESS_AHEAD = re.compile(rf"({ADDRESS})")
 _AER_SOURCE = re.compile(rf"error (?:message )?received:? (?:from )?({ADDRESS})")
@@ -59,7 +63,10 @@ def xid(message: str) -> Finding | None:
     known, device = explain(code), pci_device(told[1])
     severity = _stated_severity(code, rest) or known.severity
     usually = "" if known.usually == "undocumented" else f"; usually {known.usually}"
-    sentence = f"Xid {code} on GPU {device}{process}: {known.meaning}{usually}; {known.advice}. Log: {short(rest)}"
+    sentence = (
+        f"Xid {code} on GPU {device}{process}: {known.meaning}{usually}; {known.advice}. Log: "
+        f"{short(rest)}"
+    )
     return Finding(kind="xid", severity=severity, sentence=sentence, device=device, code=code)
 
 
@@ -110,7 +117,10 @@ def reset_advised(message: str) -> Finding | None:
     if told is None:
         return None
     device = pci_device(told[1])
-    sentence = f"the driver says that GPU {device} likely needs a reset, and prints only some further errors"
+    sentence = (
+        f"the driver says that GPU {device} likely needs a reset, and prints only some further "
+        "errors"
+    )
     return Finding(kind="gpu-reset-advised", severity="error", sentence=sentence, device=device)
 
 
@@ -121,7 +131,10 @@ def oom(message: str) -> Finding | None:
         sentence = f"process {told[1]} ({told[2]}) was killed: {scope} is out of memory"
         return Finding(kind="oom-kill", severity="error", sentence=sentence)
     if told := _REAPED.search(message):
-        sentence = f"the memory of process {told[1]} ({told[2]}) was taken back after an out-of-memory kill"
+        sentence = (
+            f"the memory of process {told[1]} ({told[2]}) was taken back after an "
+            "out-of-memory kill"
+        )
         return Finding(kind="oom-reaped", severity="info", sentence=sentence)
     if told := _OOM.search(message):
         task = _OOM_TASK.search(message)
@@ -144,7 +157,9 @@ def crash(message: str) -> Finding | None:
         return None
     library = f" in {told[4]}" if told[4] else ""
     return Finding(
-        kind="segfault", severity="error", sentence=short(f"process {told[2]} ({told[1].strip()}): {what}{library}")
+        kind="segfault",
+        severity="error",
+        sentence=short(f"process {told[2]} ({told[1].strip()}): {what}{library}"),
     )
 
 
@@ -160,14 +175,21 @@ def pcie(message: str) -> Finding | None:
         severity = "warning"
     elif "fatal" in lower and "non-fatal" not in lower and "nonfatal" not in lower:
         severity = "fatal"
-    return Finding(kind="pcie-error", severity=severity, sentence=f"PCIe error: {short(message)}", device=device)
+    return Finding(
+        kind="pcie-error",
+        severity=severity,
+        sentence=f"PCIe error: {short(message)}",
+        device=device,
+    )
 
 
 def link_down(message: str) -> Finding | None:
     """A PCIe slot that lost its link."""
     if "Link Down" not in message:
         return None
-    return Finding(kind="pcie-link-down", severity="fatal", sentence=f"a PCIe link went down: {short(message)}")
+    return Finding(
+        kind="pcie-link-down", severity="fatal", sentence=f"a PCIe link went down: {short(message)}"
+    )
 
 
 def memory_error(message: str) -> Finding | None:
@@ -176,7 +198,9 @@ def memory_error(message: str) -> Finding | None:
     if told is None:
         return None
     severity: Severity = "warning" if told[1] == "CE" else "error"
-    return Finding(kind="machine-check", severity=severity, sentence=f"host memory error: {short(message)}")
+    return Finding(
+        kind="machine-check", severity=severity, sentence=f"host memory error: {short(message)}"
+    )
 
 
 def machine_check(message: str) -> Finding | None:
@@ -225,7 +249,10 @@ RULES: Mapping[str, Callable[[str], Finding | None]] = {
 
 
 def finding(message: str) -> Finding | None:
-    """What the first rule that fits says of `message`; None for the many messages that report nothing of interest."""
+    """What the first rule that fits says of `message`.
+
+    None for the many messages that report nothing of interest.
+    """
     for needle, rule in RULES.items():
         if needle in message and (found := rule(message)) is not None:
             return found

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 _LEVEL = re.compile(r"\s*(?:kern|user|daemon|syslog|auth|local\d)\s*:\s*\w+\s*:\s*")
-_BRACKET = re.compile(r"\[\s*(\d{1,10}\.\d{1,9}|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\]\s?")
+_BRACKET = re.compile(
+    r"\[\s*(\d{1,10}\.\d{1,9}|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\]\s?"
+)
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)\s")
 _SYSLOG = re.compile(r"([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)\s")
 _ORIGIN = re.compile(r"(\S{1,255})\s+kernel:\s?")
@@ -20,7 +22,10 @@ JOURNAL_MARK = '"__REALTIME_TIMESTAMP"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLine:
-    """A kernel message with where and when it was written; `stamped` if the line had a stamp of one of the styles."""
+    """A kernel message with where and when it was written.
+
+    `stamped` if the line had a stamp of one of the styles.
+    """
 
     message: str
     at: str = ""
@@ -36,7 +41,9 @@ def iso_time_s(written: str) -> float | None:
         return None
     zone = "+0000" if told[3] == "Z" else told[3].replace(":", "")
     try:
-        whole = datetime.strptime(told[1].replace(" ", "T") + zone, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+        whole = datetime.strptime(
+            told[1].replace(" ", "T") + zone, "%Y-%m-%dT%H:%M:%S%z"
+        ).timestamp()
     except (ValueError, OverflowError):
         return None
     return whole + float(f"0.{told[2] or 0}")
@@ -82,6 +89,8 @@ def _message(written: object) -> str:
     """A journal's message: text, or a list of bytes where it is not UTF-8."""
     if isinstance(written, str):
         return written
-    if isinstance(written, list) and all(isinstance(byte, int) and 0 <= byte < 256 for byte in written):
+    if isinstance(written, list) and all(
+        isinstance(byte, int) and 0 <= byte < 256 for byte in written
+    ):
         return bytes(written).decode("utf-8", "replace")
     return ""

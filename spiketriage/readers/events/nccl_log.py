@@ -1,6 +1,9 @@
-"""Reads what NCCL and PyTorch's watchdog print: warnings, collective timeouts, aborts, also in the middle of a line.
+"""Reads what NCCL and PyTorch's watchdog print.
 
-This module never takes NCCL's `[n]` for a rank, it is a device, and never believes a counter that counts nothing.
+Warnings, collective timeouts, aborts, also in the middle of a line.
+
+This module never takes NCCL's `[n]` for a rank, it is a device, and never believes a counter that
+counts nothing.
 """
 
 from __future__ import annotations
@@ -11,14 +14,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spiketriage.facts import Event, EventFacts, Severity
+from spiketriage.nouns.telemetry import Event, EventFacts, Severity
 from spiketriage.readers.events.pci import from_nccl
-from spiketriage.readers.events.text_lines import MAX_EVENTS, TextLine, head_lines, integer, scan, short
+from spiketriage.readers.events.text_lines import (
+    MAX_EVENTS,
+    TextLine,
+    head_lines,
+    integer,
+    scan,
+    short,
+)
 from spiketriage.readers.look import Look
 
 NAME = "nccl-log"
-TELLS = "NCCL warnings by host, process and device, and collectives that PyTorch's watchdog timed out, by rank."
-CANNOT = "Which rank was late (only which waited), and the rank behind a warning without NCCL_DEBUG=INFO's Init lines."
+TELLS = (
+    "NCCL warnings by host, process and device, and collectives that PyTorch's watchdog timed "
+    "out, by rank."
+)
+CANNOT = (
+    "Which rank was late (only which waited), and the rank behind a warning without "
+    "NCCL_DEBUG=INFO's Init lines."
+)
 MAX_BEFORE = 700  # how far before `NCCL WARN` its own prefix may begin
 MAX_MESSAGE = 4096
 MAX_PROCESSES = 100_000
@@ -28,13 +44,19 @@ _PREFIX = re.compile(
     r"(?: \[(?P<device>\d{1,4})\])? (?:\[[^\]]{1,80}\] )?(?:(?P<file>[\w./-]{1,200}:\d{1,6}) )?$"
 )
 _INIT = re.compile(
-    r"rank (?P<rank>\d{1,9}) nranks (?P<nranks>\d{1,9}) cudaDev (?P<device>\d{1,4})(?: nvmlDev \d{1,4})?"
+    r"rank (?P<rank>\d{1,9}) nranks (?P<nranks>\d{1,9}) cudaDev (?P<device>\d{1,4})(?: "
+    r"nvmlDev \d{1,4})?"
     r"(?: busId (?P<bus>[0-9a-fA-F]{1,12}))?.{0,80}? Init (?:COMPLETE|START)"
 )
-_OTHER_MESSAGE = re.compile(r"\[rank\d{1,9}\]:\[|\[[EWI]\d{4} \d\d:\d\d|[^\s:]{1,255}:\d{1,10}:\d{1,10} \[\d{1,4}\] ")
+_OTHER_MESSAGE = re.compile(
+    r"\[rank\d{1,9}\]:\[|\[[EWI]\d{4} \d\d:\d\d|[^\s:]{1,255}:\d{1,10}:\d{1,10} \[\d{1,4}\] "
+)
 _RANK = re.compile(r"\[rank(\d{1,9})\]:")
 _GLOG = re.compile(r"\[[EWIF](\d{4,8} \d\d:\d\d:\d\d\.\d{1,9})")
-_WORK = re.compile(r"WorkNCCL\(SeqNum=(?P<number>\d+)?,? ?(?:OpType=(?P<operation>\w{1,64}))?(?P<rest>[^)]*\)[^)]*\))?")
+_WORK = re.compile(
+    r"WorkNCCL\(SeqNum=(?P<number>\d+)?,? "
+    r"?(?:OpType=(?P<operation>\w{1,64}))?(?P<rest>[^)]*\)[^)]*\))?"
+)
 _COUNTERS = re.compile(r"(last enqueued|last completed)(?: NCCL)? work: (-?\d+)", re.I)
 
 
@@ -66,11 +88,21 @@ class _Rule:
 
 
 _RULES = (
-    _Rule(needle="terminated with exception", kind="watchdog-abort", severity="fatal"),  # repeats the timeout
-    _Rule(needle="Watchdog caught collective operation timeout", kind="collective-timeout", severity="fatal"),
+    _Rule(
+        needle="terminated with exception", kind="watchdog-abort", severity="fatal"
+    ),  # repeats the timeout
+    _Rule(
+        needle="Watchdog caught collective operation timeout",
+        kind="collective-timeout",
+        severity="fatal",
+    ),
     _Rule(needle="Timeout at NCCL work", kind="collective-progress", severity="error"),
     _Rule(needle="detected by watchdog at work", kind="collective-progress", severity="error"),
-    _Rule(needle="Received a dump signal due to a collective timeout", kind="dump-signal", severity="info"),
+    _Rule(
+        needle="Received a dump signal due to a collective timeout",
+        kind="dump-signal",
+        severity="info",
+    ),
     _Rule(needle="Heartbeat monitor timed out", kind="heartbeat-timeout", severity="fatal"),
     _Rule(needle="DistBackendError: NCCL error", kind="nccl-error", severity="fatal"),
     _Rule(needle="Watchdog caught exception", kind="watchdog-abort", severity="fatal"),
@@ -83,7 +115,9 @@ class NcclScanner:
     def __init__(self, *, source: str) -> None:
         self._source = source
         self._members: defaultdict[_Process, set[_Member]] = defaultdict(set)
-        self._origins: dict[int, _Process] = {}  # by the identity of an event that this scanner made
+        self._origins: dict[
+            int, _Process
+        ] = {}  # by the identity of an event that this scanner made
         self._made: list[Event] = []  # keeps those identities taken
         self._num_garbage = 0
         self._first_garbage = ""
@@ -95,24 +129,37 @@ class NcclScanner:
             self._remember(text)
         if "NCCL WARN " in text:
             yield from self._warnings(line)
-        if "atchdog" in text or "NCCL" in text or "collective timeout" in text or "Heartbeat" in text:
+        if (
+            "atchdog" in text
+            or "NCCL" in text
+            or "collective timeout" in text
+            or "Heartbeat" in text
+        ):
             yield from self._watchdog(line)
 
     def _remember(self, text: str) -> None:
         told = _INIT.search(text)
-        before = _PREFIX.search(text[: text.find("NCCL INFO")][-MAX_BEFORE:]) if "NCCL INFO" in text else None
+        before = (
+            _PREFIX.search(text[: text.find("NCCL INFO")][-MAX_BEFORE:])
+            if "NCCL INFO" in text
+            else None
+        )
         if told is None or before is None or len(self._members) >= MAX_PROCESSES:
             return
         process = _Process(host=before["host"], pid=before["pid"], device=told["device"])
         pci = from_nccl(told["bus"]) if told["bus"] else ""
-        self._members[process].add(_Member(rank=int(told["rank"]), num_ranks=int(told["nranks"]), pci=pci))
+        self._members[process].add(
+            _Member(rank=int(told["rank"]), num_ranks=int(told["nranks"]), pci=pci)
+        )
 
     def _warnings(self, line: TextLine) -> Iterator[Event]:
         found = list(re.finditer("NCCL WARN ", line.text))
         starts = [match.start() for match in found] + [len(line.text)]
         begin = 0
         for match, until in zip(found, starts[1:], strict=True):
-            before = _PREFIX.search(line.text[max(begin, match.start() - MAX_BEFORE) : match.start()])
+            before = _PREFIX.search(
+                line.text[max(begin, match.start() - MAX_BEFORE) : match.start()]
+            )
             begin = match.end()
             message = own_part(line.text[match.end() : min(until, match.end() + MAX_MESSAGE)])
             yield self._warning(message, before, line)
@@ -131,7 +178,9 @@ class NcclScanner:
             device=f"cuda:{device}" if device else "",
         )
         if before and len(self._made) < MAX_EVENTS:
-            self._origins[id(event)] = _Process(host=before["host"], pid=before["pid"], device=device)
+            self._origins[id(event)] = _Process(
+                host=before["host"], pid=before["pid"], device=device
+            )
             self._made.append(event)
         return event
 
@@ -167,14 +216,19 @@ class NcclScanner:
             if value is not None and -1 <= value < 1 << 53:
                 return told[0]
             self._num_garbage += 1
-            self._first_garbage = self._first_garbage or f"line {number}: {told[1]} work {short(told[2])[:40]}"
+            self._first_garbage = (
+                self._first_garbage or f"line {number}: {told[1]} work {short(told[2])[:40]}"
+            )
             return f"{told[1]} work: unknown (an uninitialised number is printed)"
 
         return _COUNTERS.sub(checked, message)
 
     def finish(self, events: list[Event], /) -> list[Event]:
         """Give warnings the rank and address of their process, where the whole log knows them."""
-        most = max((member.num_ranks for members in self._members.values() for member in members), default=0)
+        most = max(
+            (member.num_ranks for members in self._members.values() for member in members),
+            default=0,
+        )
         return [self._named(event, most) for event in events]
 
     def _named(self, event: Event, most: int) -> Event:
@@ -188,18 +242,26 @@ class NcclScanner:
 
     def identity(self) -> Mapping[str, str]:
         """The size of the largest communicator."""
-        most = max((member.num_ranks for members in self._members.values() for member in members), default=0)
+        most = max(
+            (member.num_ranks for members in self._members.values() for member in members),
+            default=0,
+        )
         return {"num_ranks_of_largest_communicator": str(most)} if most else {}
 
     def problems(self) -> tuple[str, ...]:
         """How many counters were garbage."""
-        told = f"{self._source}: {self._num_garbage} counters of finished work are no counts, the first in "
+        told = (
+            f"{self._source}: {self._num_garbage} counters of finished work are no counts, the "
+            "first in "
+        )
         return (told + self._first_garbage,) if self._num_garbage else ()
 
     def notes(self) -> tuple[str, ...]:
         """Where ranks come from."""
         if self._members:
-            return ("ranks of NCCL warnings are those in the largest communicator that the log shows",)
+            return (
+                "ranks of NCCL warnings are those in the largest communicator that the log shows",
+            )
         if self._origins:
             return ("the log has no NCCL Init lines, so NCCL warnings name a device and no rank",)
         return ()

@@ -1,4 +1,6 @@
-"""Reads `nvidia-smi -q -x`: error counters, remapped rows, retired pages and slowdowns of every GPU.
+"""Reads `nvidia-smi -q -x`.
+
+Error counters, remapped rows, retired pages and slowdowns of every GPU.
 
 This module never runs nvidia-smi and never reads `N/A` as zero.
 """
@@ -12,7 +14,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from spiketriage.errors import CorruptFileError
-from spiketriage.facts import Event, EventFacts, Severity
+from spiketriage.nouns.telemetry import Event, EventFacts, Severity
 from spiketriage.readers.events.evidence_file import file_bytes
 from spiketriage.readers.events.pci import pci_device
 from spiketriage.readers.events.text_lines import integer, short
@@ -20,13 +22,17 @@ from spiketriage.readers.events.xml_tree import parse
 from spiketriage.readers.look import Look
 
 NAME = "nvidia-smi"
-TELLS = "ECC errors (since the driver was loaded, and ever), remapped rows, retired pages and slowdowns of every GPU."
+TELLS = (
+    "ECC errors (since the driver was loaded, and ever), remapped rows, retired pages and "
+    "slowdowns of every GPU."
+)
 CANNOT = "When an error happened; volatile counters start again when the driver is loaded."
 MAX_BYTES = 64 << 20
 MAX_GPUS = 1024  # of one machine
 ROOT = "nvidia_smi_log"
 _UNKNOWN = ("", "n/a", "[n/a]", "not supported", "[not supported]", "none")
-# Tags under clocks_event_reasons (clocks_throttle_reasons in older drivers) that say a GPU runs slower than it could.
+# Tags under clocks_event_reasons (clocks_throttle_reasons in older drivers) that say a GPU runs
+# slower than it could.
 _SLOWDOWNS: tuple[tuple[str, Severity, str], ...] = (
     ("hw_thermal_slowdown", "error", "hardware slowdown: too hot"),
     ("hw_power_brake_slowdown", "error", "hardware slowdown: the power brake is asserted"),
@@ -35,22 +41,54 @@ _SLOWDOWNS: tuple[tuple[str, Severity, str], ...] = (
     ("sw_power_cap", "info", "clocks are held at the power limit, which is usual under full load"),
 )
 _FLAGS: tuple[tuple[str, str, Severity, str], ...] = (
-    (".//sram_threshold_exceeded", "ecc-threshold", "fatal", "the SRAM error threshold is exceeded"),
-    (".//remapped_row_pending", "row-remap-pending", "error", "a row remapping waits for a reset of the GPU"),
+    (
+        ".//sram_threshold_exceeded",
+        "ecc-threshold",
+        "fatal",
+        "the SRAM error threshold is exceeded",
+    ),
+    (
+        ".//remapped_row_pending",
+        "row-remap-pending",
+        "error",
+        "a row remapping waits for a reset of the GPU",
+    ),
     (".//remapped_row_failure", "row-remap-failure", "fatal", "a row could not be remapped"),
-    (".//retired_pages/pending_retirement", "page-retirement-pending", "error", "a page retirement waits for a reset"),
-    (".//gpu_reset_status/reset_required", "gpu-reset-required", "fatal", "the driver requires a reset"),
+    (
+        ".//retired_pages/pending_retirement",
+        "page-retirement-pending",
+        "error",
+        "a page retirement waits for a reset",
+    ),
+    (
+        ".//gpu_reset_status/reset_required",
+        "gpu-reset-required",
+        "fatal",
+        "the driver requires a reset",
+    ),
     (".//channel_repair_pending", "repair-pending", "error", "a channel repair is pending"),
     (".//tpc_repair_pending", "repair-pending", "error", "a TPC repair is pending"),
 )
 _COUNTS: tuple[tuple[str, str, Severity, str], ...] = (
     (".//remapped_row_corr", "row-remapped", "info", "rows remapped for correctable errors"),
     (".//remapped_row_unc", "row-remapped", "warning", "rows remapped for uncorrectable errors"),
-    (".//multiple_single_bit_retirement/retired_count", "page-retired", "info", "pages retired for single-bit errors"),
-    (".//double_bit_retirement/retired_count", "page-retired", "warning", "pages retired for double-bit errors"),
+    (
+        ".//multiple_single_bit_retirement/retired_count",
+        "page-retired",
+        "info",
+        "pages retired for single-bit errors",
+    ),
+    (
+        ".//double_bit_retirement/retired_count",
+        "page-retired",
+        "warning",
+        "pages retired for double-bit errors",
+    ),
     (".//pci/replay_counter", "pcie-replay", "info", "PCIe replays"),
 )
-_KEPT = re.compile(r"ecc_errors|remapped_rows|retired_pages|clocks_(?:event|throttle)_reasons_counters|replay")
+_KEPT = re.compile(
+    r"ecc_errors|remapped_rows|retired_pages|clocks_(?:event|throttle)_reasons_counters|replay"
+)
 
 
 class _Gpu:
@@ -64,7 +102,14 @@ class _Gpu:
 
     def event(self, kind: str, severity: Severity, sentence: str) -> Event:
         told = short(f"GPU {self.device}: {sentence}")
-        return Event(kind=kind, severity=severity, sentence=told, source=self._source, at=self._at, device=self.device)
+        return Event(
+            kind=kind,
+            severity=severity,
+            sentence=told,
+            source=self._source,
+            at=self._at,
+            device=self.device,
+        )
 
     def events(self) -> Iterator[Event]:
         for element in self._element.iterfind("ecc_errors/*"):
@@ -80,13 +125,19 @@ class _Gpu:
         yield from self._slowdowns()
         action = text(self._element, "gpu_recovery_action")
         if action.lower() not in _UNKNOWN:
-            yield self.event("gpu-recovery-action", "error", f"the driver asks for the recovery action {action!r}")
+            yield self.event(
+                "gpu-recovery-action",
+                "error",
+                f"the driver asks for the recovery action {action!r}",
+            )
         yield from self._link()
 
     def _ecc(self, period: ElementTree.Element) -> Iterator[Event]:
         since = "since the driver was loaded" if period.tag == "volatile" else "in the GPU's life"
         for name, element in leaves(period):
-            older = name.startswith(("single_bit", "double_bit"))  # before Ampere: one element a memory, and a total
+            older = name.startswith(
+                ("single_bit", "double_bit")
+            )  # before Ampere: one element a memory, and a total
             if element.tag == "sram_threshold_exceeded" or (older and not name.endswith(" total")):
                 continue
             if not (count := self.count(element)):
@@ -111,16 +162,23 @@ class _Gpu:
             for which in ("current", "max")
         )
         if now and most and now < most:
-            yield self.event("pcie-link-width", "warning", f"the PCIe link has {now} of {most} lanes")
+            yield self.event(
+                "pcie-link-width", "warning", f"the PCIe link has {now} of {most} lanes"
+            )
 
     def count(self, element: ElementTree.Element | None) -> int | None:
-        """The counter in `element`; None where it is absent, `N/A`, or no number (which is a problem)."""
+        """The counter in `element`.
+
+        None where it is absent, `N/A`, or no number (which is a problem).
+        """
         written = ((element.text if element is not None else "") or "").strip()
         if element is None or written.lower() in _UNKNOWN:
             return None
         value = integer(written)
         if value is None or value < 0:
-            self.problems.append(short(f"GPU {self.device}: {element.tag}: expected a count, found {written[:80]!r}"))
+            self.problems.append(
+                short(f"GPU {self.device}: {element.tag}: expected a count, found {written[:80]!r}")
+            )
             return None
         return value
 
@@ -136,8 +194,12 @@ class _Gpu:
                     yield f"{self.device} {place}", value[:200]
 
 
-def leaves(element: ElementTree.Element, above: str = "") -> Iterator[tuple[str, ElementTree.Element]]:
-    """Every element without children below `element`, with the tags that lead to it; `element` itself if it has none.
+def leaves(
+    element: ElementTree.Element, above: str = ""
+) -> Iterator[tuple[str, ElementTree.Element]]:
+    """Every element without children below `element`, with the tags that lead to it.
+
+    `element` itself if it has none.
 
     Volatile and aggregate counters bear the same names, so the last tag alone would not do.
     """
@@ -170,13 +232,21 @@ def read(path: Path, /) -> EventFacts:
     if tree.root.tag != ROOT:
         raise CorruptFileError(path, "root element", expected=ROOT, seen=tree.root.tag[:80])
     at = text(tree.root, "timestamp")[:80]
-    gpus = [_Gpu(element, source=path.name, at=at) for element in islice(tree.root.iterfind("gpu"), MAX_GPUS)]
+    gpus = [
+        _Gpu(element, source=path.name, at=at)
+        for element in islice(tree.root.iterfind("gpu"), MAX_GPUS)
+    ]
     events = tuple(event for gpu in gpus for event in gpu.events())
-    identity = {name: text(tree.root, name)[:80] for name in ("driver_version", "cuda_version", "attached_gpus")}
+    identity = {
+        name: text(tree.root, name)[:80]
+        for name in ("driver_version", "cuda_version", "attached_gpus")
+    }
     identity |= {key: value for gpu in gpus for key, value in gpu.identity()}
     problems = [tree.problem] if tree.problem else []
     if (attached := integer(identity["attached_gpus"])) is not None and attached != len(gpus):
-        problems.append(f"{path.name}: expected {attached} GPUs as attached_gpus says, found {len(gpus)}")
+        problems.append(
+            f"{path.name}: expected {attached} GPUs as attached_gpus says, found {len(gpus)}"
+        )
     return EventFacts(
         format=NAME,
         path=path,
@@ -188,5 +258,17 @@ def read(path: Path, /) -> EventFacts:
 
 
 def _without_ecc(gpus: list[_Gpu]) -> tuple[str, ...]:
-    off = [gpu.device for gpu in gpus if dict(gpu.identity()).get(f"{gpu.device} current_ecc") == "Disabled"]
-    return (short(f"ECC is switched off on GPU {', '.join(off)}: memory errors there are not counted"),) if off else ()
+    off = [
+        gpu.device
+        for gpu in gpus
+        if dict(gpu.identity()).get(f"{gpu.device} current_ecc") == "Disabled"
+    ]
+    return (
+        (
+            short(
+                f"ECC is switched off on GPU {', '.join(off)}: memory errors there are not counted"
+            ),
+        )
+        if off
+        else ()
+    )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spiketriage.facts import Event, EventFacts, Severity
+from spiketriage.nouns.telemetry import Event, EventFacts, Severity
 from spiketriage.readers.events.text_lines import TextLine, head_lines, integer, scan, short
 from spiketriage.readers.look import Look
 
@@ -55,17 +55,32 @@ class NvlinkScanner:
         elif errors := _ERRORS.match(state):
             count = integer(errors[2])
             if count is None and errors[2] != "N/A" and len(self._problems) < MAX_GPUS:
-                self._problems.append(f"{self._source} line {line.number}: expected a count, found {errors[2]!r}")
+                self._problems.append(
+                    f"{self._source} line {line.number}: expected a count, found {errors[2]!r}"
+                )
             if count:
                 told = f"NVLink {number} of GPU {gpu.index}: {count} {errors[1].strip()}"
                 yield self._event("nvlink-errors", "warning", told, device, line)
         elif "inactive" in state.lower():
             gpu.speeds[number] = "inactive"
-            yield self._event("nvlink-inactive", "error", f"NVLink {number} of GPU {gpu.index} is down", device, line)
+            yield self._event(
+                "nvlink-inactive",
+                "error",
+                f"NVLink {number} of GPU {gpu.index} is down",
+                device,
+                line,
+            )
 
-    def _event(self, kind: str, severity: Severity, sentence: str, device: str, line: TextLine) -> Event:
+    def _event(
+        self, kind: str, severity: Severity, sentence: str, device: str, line: TextLine
+    ) -> Event:
         return Event(
-            kind=kind, severity=severity, sentence=sentence, source=line.source, line=line.number, device=device
+            kind=kind,
+            severity=severity,
+            sentence=sentence,
+            source=line.source,
+            line=line.number,
+            device=device,
         )
 
     def finish(self, events: list[Event], /) -> list[Event]:
@@ -73,7 +88,10 @@ class NvlinkScanner:
         usual = Counter(len(gpu.speeds) for gpu in self._gpus if gpu.speeds).most_common(1)
         for gpu in self._gpus:
             if usual and 0 < len(gpu.speeds) < usual[0][0]:
-                sentence = f"GPU {gpu.index} lists {len(gpu.speeds)} NVLinks where others list {usual[0][0]}"
+                sentence = (
+                    f"GPU {gpu.index} lists {len(gpu.speeds)} NVLinks where others list "
+                    f"{usual[0][0]}"
+                )
                 events.append(
                     Event(
                         kind="nvlink-missing",
@@ -92,12 +110,18 @@ class NvlinkScanner:
             speeds = Counter(gpu.speeds.values())
             told[f"gpu:{gpu.index} name"] = gpu.name
             told[f"gpu:{gpu.index} uuid"] = gpu.uuid
-            told[f"gpu:{gpu.index} links"] = short(", ".join(f"{count} x {speed}" for speed, count in speeds.items()))
+            told[f"gpu:{gpu.index} links"] = short(
+                ", ".join(f"{count} x {speed}" for speed, count in speeds.items())
+            )
         return told
 
     def problems(self) -> tuple[str, ...]:
         """Counters that are no numbers, and a file without GPUs."""
-        none = () if self._gpus else (f"{self._source}: expected lines 'GPU n: name (UUID: …)', found none",)
+        none = (
+            ()
+            if self._gpus
+            else (f"{self._source}: expected lines 'GPU n: name (UUID: …)', found none",)
+        )
         return (*none, *self._problems)
 
     def notes(self) -> tuple[str, ...]:

@@ -12,7 +12,10 @@ _PARTS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(
 
 
 def pci_device(written: str) -> str:
-    """`domain:bus:device` in lower case (0000:9b:00), with `.function` where it is not 0; else as written."""
+    """`domain:bus:device` in lower case (0000:9b:00), with `.function` where it is not 0.
+
+    Else as written.
+    """
     parts = _PARTS.fullmatch(written.strip().upper().removeprefix("PCI:"))
     if parts is None:
         return written.strip()
@@ -26,4 +29,6 @@ def from_nccl(bus_id: str) -> str:
     if not re.fullmatch(r"[0-9a-fA-F]{1,12}", bus_id):
         return bus_id
     value = int(bus_id, 16)
-    return pci_device(f"{value >> 20:04x}:{value >> 12 & 0xFF:02x}:{value >> 4 & 0xFF:02x}.{value & 7}")
+    return pci_device(
+        f"{value >> 20:04x}:{value >> 12 & 0xFF:02x}:{value >> 4 & 0xFF:02x}.{value & 7}"
+    )

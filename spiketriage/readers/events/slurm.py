@@ -1,4 +1,6 @@
-"""Reads what Slurm says of a job: `sacct --json`, `scontrol show job`, and its own lines in a job's output.
+"""Reads what Slurm says of a job.
+
+`sacct --json`, `scontrol show job`, and its own lines in a job's output.
 
 This module never asks a Slurm daemon and never takes a Slurm task for a rank.
 """
@@ -11,15 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from spiketriage.errors import CorruptFileError
-from spiketriage.facts import Event, EventFacts, Severity
+from spiketriage.nouns.telemetry import Event, EventFacts, Severity
 from spiketriage.readers.events.evidence_file import file_bytes
-from spiketriage.readers.events.text_lines import EventList, TextLine, head_lines, integer, scan, short
+from spiketriage.readers.events.text_lines import (
+    EventList,
+    TextLine,
+    head_lines,
+    integer,
+    scan,
+    short,
+)
 from spiketriage.readers.events.untyped import mapping, sequence, whole
 from spiketriage.readers.json_file import parse_object
 from spiketriage.readers.look import Look, look_at_file
 
 NAME = "slurm"
-TELLS = "Why the scheduler ended a job: node failure, preemption, memory, time limit or cancellation."
+TELLS = (
+    "Why the scheduler ended a job: node failure, preemption, memory, time limit or cancellation."
+)
 CANNOT = "Which rank failed first, and the time zone of scontrol's and slurmstepd's stamps."
 MAX_JSON_BYTES = 256 << 20  # some 50,000 jobs
 _STATES: Mapping[str, Severity] = {
@@ -35,7 +46,8 @@ _STATES: Mapping[str, Severity] = {
     "REQUEUED": "warning",
 }
 _STEPD = re.compile(
-    r"\*\*\* (JOB|STEP) (\S{1,40}) ON (\S{1,255}) (CANCELLED|FAILED)(?: AT (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d))?"
+    r"\*\*\* (JOB|STEP) (\S{1,40}) ON (\S{1,255}) (CANCELLED|FAILED)(?: AT "
+    r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d))?"
     r"(?: DUE TO (.{1,80}?))? ?\*\*\*"
 )
 _OOM = re.compile(r"Detected (\d{1,9}) oom[_-]kill event")
@@ -84,7 +96,8 @@ class SlurmScanner:
         event = _ended(
             record["JobState"].split("+")[0],
             job=record.get("JobId", "?"),
-            why=f"reason {record.get('Reason', 'None')}, exit code {record.get('ExitCode', 'unknown')}",
+            why=f"reason {record.get('Reason', 'None')}, exit code "
+            f"{record.get('ExitCode', 'unknown')}",
             nodes=record.get("NodeList", ""),
             at=record.get("EndTime", ""),
             source=self._source,
@@ -116,7 +129,9 @@ def _job_line(line: TextLine) -> Iterator[Event]:
     if "*** " in text and (told := _STEPD.search(text)):
         why = told[6] or ""
         state = next((state for needle, state in _REASONS if needle in why), told[4])
-        ended = f"{told[1].lower()} {told[2]} {told[4].lower()}" + (f" due to {why.lower()}" if why else "")
+        ended = f"{told[1].lower()} {told[2]} {told[4].lower()}" + (
+            f" due to {why.lower()}" if why else ""
+        )
         yield _event(state, ended, line, told[3], at=told[5] or "")
     elif "oom" in text and (told := _OOM.search(text)):
         where = text[told.end() : told.end() + 200]
@@ -177,7 +192,10 @@ def _number(value: Any) -> int | None:
 
 
 def _states(job: Mapping[str, Any]) -> tuple[str, ...]:
-    """The states of a job or step: a text, or a list of flags, in `state.current`, `state` or `job_state`."""
+    """The states of a job or step.
+
+    A text, or a list of flags, in `state.current`, `state` or `job_state`.
+    """
     state = job.get("state", job.get("job_state"))
     current = state.get("current") if isinstance(state, dict) else state
     return tuple(str(one)[:40] for one in (current if isinstance(current, list) else [current])[:8])
@@ -190,7 +208,8 @@ def _from_json(job: Mapping[str, Any], name: str, source: str) -> Iterator[Event
         event = _ended(
             one,
             job=name,
-            why=f"reason {short(str(state.get('reason', job.get('state_reason', 'unknown'))))[:80]}",
+            why="reason "
+            f"{short(str(state.get('reason', job.get('state_reason', 'unknown'))))[:80]}",
             nodes=str(mapping(job.get("nodes")).get("range") or job.get("nodes") or "")[:200],
             source=source,
             at=str(end_s) if end_s else "",
@@ -208,7 +227,9 @@ def _read_json(path: Path, data: bytes) -> EventFacts:
     found, problems = EventList(), []
     for position, job in enumerate(jobs):
         if not isinstance(job, dict):
-            problems.append(f"{path.name}: job {position}: expected an object, found {type(job).__name__}")
+            problems.append(
+                f"{path.name}: job {position}: expected an object, found {type(job).__name__}"
+            )
             continue
         name = str(job.get("job_id", "?"))[:40]
         for event in _from_json(job, name, path.name):
@@ -235,12 +256,20 @@ def claims(look: Look, /) -> float:
     if _SAID.match(lines[0]):
         return 0.95
     head = look.head
-    if head.lstrip().startswith(b"{") and b'"jobs"' in head and (b"slurm" in head.lower() or b"job_id" in head):
+    if (
+        head.lstrip().startswith(b"{")
+        and b'"jobs"' in head
+        and (b"slurm" in head.lower() or b"job_id" in head)
+    ):
         return 0.9
-    num_own = sum(any(True for _ in _job_line(TextLine(number=0, text=text, source=""))) for text in lines)
+    num_own = sum(
+        any(True for _ in _job_line(TextLine(number=0, text=text, source=""))) for text in lines
+    )
     if not num_own:
         return 0.0
-    return 0.6 if num_own * 2 >= len(lines) else 0.4  # among others' lines it is a job's whole output
+    return (
+        0.6 if num_own * 2 >= len(lines) else 0.4
+    )  # among others' lines it is a job's whole output
 
 
 def scanners() -> Iterable[SlurmScanner]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol, cast
 
-from spiketriage.facts import EventFacts
+from spiketriage.nouns.telemetry import EventFacts
 from spiketriage.readers.events import (
     fabric_manager,
     flight_recorder,

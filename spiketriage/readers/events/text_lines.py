@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Protocol
 
 from spiketriage.errors import EvidenceError
-from spiketriage.facts import Event, EventFacts
+from spiketriage.nouns.telemetry import Event, EventFacts
 from spiketriage.readers.look import Look, look_at_file
 
-MAX_LINE_BYTES = 64 << 10  # a longer line is read in pieces: the longest real one seen has 14,765 characters
+MAX_LINE_BYTES = (
+    64 << 10
+)  # a longer line is read in pieces: the longest real one seen has 14,765 characters
 MAX_EVENTS = 100_000
 MAX_TEXT = 600
 MAX_INTEGER_DIGITS = 18  # more is no count of anything, but uninitialised memory
@@ -25,7 +27,10 @@ NUL = "\0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextLine:
-    """One line without its end, or one piece of a line that is too long; `source` is the file's name."""
+    """One line without its end, or one piece of a line that is too long.
+
+    `source` is the file's name.
+    """
 
     number: int
     text: str
@@ -67,9 +72,24 @@ class Damage:
     def sentences(self, source: str) -> tuple[str, ...]:
         """A sentence for each kind of damage."""
         found = (
-            (self.num_nul, f"{source}: {self.num_nul} lines hold NUL bytes, as after a crash of the file's host"),
-            (self.num_undecodable, f"{source}: {self.num_undecodable} lines are not UTF-8; those bytes became �"),
-            (self.num_long, f"{source}: {self.num_long} lines are longer than {MAX_LINE_BYTES} bytes, read in pieces"),
+            (
+                self.num_nul,
+                (
+                    f"{source}: {self.num_nul} lines hold NUL bytes, as after a crash of the "
+                    "file's host"
+                ),
+            ),
+            (
+                self.num_undecodable,
+                f"{source}: {self.num_undecodable} lines are not UTF-8; those bytes became �",
+            ),
+            (
+                self.num_long,
+                (
+                    f"{source}: {self.num_long} lines are longer than {MAX_LINE_BYTES} bytes, "
+                    "read in pieces"
+                ),
+            ),
         )
         return tuple(sentence for count, sentence in found if count)
 
@@ -124,12 +144,15 @@ class EventList:
 
     def sentences(self, source: str) -> tuple[str, ...]:
         """What a reader must know about events that were not kept."""
-        return (f"{source}: only the first {MAX_EVENTS} events are kept, {self.num_dropped} more were read",) * bool(
-            self.num_dropped
-        )
+        return (
+            f"{source}: only the first {MAX_EVENTS} events are kept, {self.num_dropped} "
+            "more were read",
+        ) * bool(self.num_dropped)
 
 
-def scan(path: Path, name: str, scanners: Iterable[Scanner], notes: tuple[str, ...] = ()) -> EventFacts:
+def scan(
+    path: Path, name: str, scanners: Iterable[Scanner], notes: tuple[str, ...] = ()
+) -> EventFacts:
     """Show every line of `path` to every scanner.
 
     Raises:
@@ -158,7 +181,10 @@ def scan(path: Path, name: str, scanners: Iterable[Scanner], notes: tuple[str, .
 
 
 def head_lines(seen: Look) -> tuple[str, ...]:
-    """The lines in the first bytes of a file that could be a log; none for a folder, source code, a Git-LFS pointer."""
+    """The lines in the first bytes of a file that could be a log.
+
+    None for a folder, source code, a Git-LFS pointer.
+    """
     if seen.is_folder or seen.is_lfs_pointer or seen.is_source:
         return ()
     return tuple(_clean(seen.head, Damage()))

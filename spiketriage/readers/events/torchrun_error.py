@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from spiketriage.facts import Event, EventFacts, Severity
+from spiketriage.nouns.telemetry import Event, EventFacts, Severity
 from spiketriage.readers.events.evidence_file import file_bytes
 from spiketriage.readers.events.text_lines import TextLine, head_lines, integer, scan, short
 from spiketriage.readers.events.untyped import mapping, whole
@@ -18,8 +18,13 @@ from spiketriage.readers.json_file import parse_object
 from spiketriage.readers.look import Look, look_at_file
 
 NAME = "torchrun-error"
-TELLS = "Exception of a worker, and whose death torchrun saw first, with host and exit code or signal."
-CANNOT = "Whether the first death seen is the cause, and the rank behind an error.json, which exists only with @record."
+TELLS = (
+    "Exception of a worker, and whose death torchrun saw first, with host and exit code or signal."
+)
+CANNOT = (
+    "Whether the first death seen is the cause, and the rank behind an error.json, which "
+    "exists only with @record."
+)
 MAX_JSON_BYTES = 16 << 20  # one traceback
 ROOT_CAUSE = "Root Cause (first observed failure)"
 _FIELD = re.compile(r"(?:^|\s)(time|host|rank|exitcode|error_file|traceback)\s{0,6}: (.*)$")
@@ -67,7 +72,9 @@ class FailureScanner:
         yield Event(
             kind="worker-failure",
             severity=severity,
-            sentence=short(f"{named} died{seen}: exit code {code[1] if code else 'unknown'}; {why}"),
+            sentence=short(
+                f"{named} died{seen}: exit code {code[1] if code else 'unknown'}; {why}"
+            ),
             source=self._source,
             line=self._line or None,
             at=fields.get("time", "")[:40],
@@ -99,11 +106,17 @@ def _from_json(path: Path, content: Mapping[str, Any]) -> EventFacts:
     extra = mapping(told.get("extraInfo"))
     stamp = str(extra.get("timestamp", ""))[:40]
     seconds = integer(stamp)
-    problems = () if isinstance(told.get("message"), str) else (f"{path.name}: expected a message, found none",)
+    problems = (
+        ()
+        if isinstance(told.get("message"), str)
+        else (f"{path.name}: expected a message, found none",)
+    )
     event = Event(
         kind="worker-exception",
         severity="fatal",
-        sentence=short(f"a worker raised {told.get('message') or 'something that it did not name'}"),
+        sentence=short(
+            f"a worker raised {told.get('message') or 'something that it did not name'}"
+        ),
         source=path.name,
         at=stamp,
         time_s=float(seconds) if seconds is not None else None,
@@ -115,7 +128,8 @@ def _from_json(path: Path, content: Mapping[str, Any]) -> EventFacts:
         format=NAME,
         path=path,
         events=(event,),
-        identity=identity | ({"traceback": str(extra["py_callstack"])[-4000:]} if "py_callstack" in extra else {}),
+        identity=identity
+        | ({"traceback": str(extra["py_callstack"])[-4000:]} if "py_callstack" in extra else {}),
         problems=problems,
         notes=("error.json names no rank: the folder's number is the local rank on one node",),
     )
@@ -127,7 +141,11 @@ def claims(look: Look, /) -> float:
     if not lines:
         return 0.0
     start = look.head.lstrip()
-    if start.startswith(b"{") and b'"message"' in start[:64] and (b"py_callstack" in start or b"extraInfo" in start):
+    if (
+        start.startswith(b"{")
+        and b'"message"' in start[:64]
+        and (b"py_callstack" in start or b"extraInfo" in start)
+    ):
         return 0.97
     if any(ROOT_CAUSE in text for text in lines):
         return 0.9

@@ -1,4 +1,6 @@
-"""Looks into JSON and pickles whose shape nobody promised: what has the wrong type is empty or None.
+"""Looks into JSON and pickles whose shape nobody promised.
+
+What has the wrong type is empty or None.
 
 This module never raises and never converts: a text that spells a number stays a text.
 """
@@ -24,4 +26,8 @@ def sequence(value: object) -> Sequence[Any]:
 
 def whole(value: object) -> int | None:
     """`value` if it is an integer that could count or index something."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_COUNT else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_COUNT
+        else None
+    )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from spiketriage.facts import Severity
+from spiketriage.nouns.telemetry import Severity
 
 SOURCE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 READ_ON = "2026-11-29"  # the day on which a stored copy of that page was read

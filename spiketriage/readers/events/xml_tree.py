@@ -1,6 +1,9 @@
-"""An XML tree from a file that somebody else wrote: no entities, no external files, bounded depth and size.
+"""An XML tree from a file that somebody else wrote.
 
-This module never expands an entity that the file declares and never keeps less than what came before the damage.
+No entities, no external files, bounded depth and size.
+
+This module never expands an entity that the file declares and never keeps less than what came
+before the damage.
 """
 
 from __future__ import annotations
@@ -37,14 +40,20 @@ class _Builder:
         self.parser.EntityDeclHandler = self._refuse_entity
 
     def _refuse_entity(self, name: str, *_rest: object) -> None:
-        raise CorruptFileError(self._path, "document type", expected="no entity declaration", seen=f"entity {name!r}")
+        raise CorruptFileError(
+            self._path, "document type", expected="no entity declaration", seen=f"entity {name!r}"
+        )
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         self._num_elements += 1
         if len(self._open) >= MAX_DEPTH:
-            raise CorruptFileError(self._path, "XML", expected=f"at most {MAX_DEPTH} levels", seen="more")
+            raise CorruptFileError(
+                self._path, "XML", expected=f"at most {MAX_DEPTH} levels", seen="more"
+            )
         if self._num_elements > MAX_ELEMENTS:
-            raise CorruptFileError(self._path, "XML", expected=f"at most {MAX_ELEMENTS} elements", seen="more")
+            raise CorruptFileError(
+                self._path, "XML", expected=f"at most {MAX_ELEMENTS} elements", seen="more"
+            )
         self._open.append(tag)
         self._tree.start(tag, attributes)
 
@@ -65,12 +74,17 @@ def parse(path: Path, data: bytes) -> XmlTree:
     """The tree in `data`, which came from `path`; damage ends it early and is said.
 
     Raises:
-        CorruptFileError: it declares an entity, is nested or large beyond reason, or holds no element.
+        CorruptFileError: it declares an entity, is nested or large beyond reason, or holds no
+        element.
     """
     builder, problem = _Builder(path), ""
     try:
         builder.parser.Parse(data, True)
-    except (expat.ExpatError, ValueError, LookupError) as error:  # the latter two: an encoding that does not exist
+    except (
+        expat.ExpatError,
+        ValueError,
+        LookupError,
+    ) as error:  # the latter two: an encoding that does not exist
         problem = f"{path.name}: is not XML to its end, what comes before is used: {error}"
     root = builder.close()
     if root is None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 class FloatBits:
     """Bit patterns of a float: an element is nonfinite when its magnitude bits reach `infinity`.
 
-    `has_infinity` is False where the format has NaN only (OCP E4M3). `largest` is the largest finite magnitude,
-    `smallest_normal` the smallest normal one. `parts` is 2 for a complex number.
+    `has_infinity` is False where the format has NaN only (OCP E4M3). `largest` is the largest
+    finite magnitude, `smallest_normal` the smallest normal one. `parts` is 2 for a complex number.
     """
 
     unsigned: str
@@ -61,7 +61,12 @@ FLOATS: Mapping[str, FloatBits] = {
     "F8_E5M2": _bits(1, 5),
     # OCP 8-bit floating point specification 1.0: E4M3 has no infinity, and one NaN pattern a sign.
     "F8_E4M3": FloatBits(
-        unsigned="u1", signed="i1", magnitude=0x7F, infinity=0x7F, has_infinity=False, smallest_normal=0x08
+        unsigned="u1",
+        signed="i1",
+        magnitude=0x7F,
+        infinity=0x7F,
+        has_infinity=False,
+        smallest_normal=0x08,
     ),
 }
 EXPONENT_NAN = 0xFF  # the only nonfinite value of F8_E8M0, which has neither sign nor mantissa

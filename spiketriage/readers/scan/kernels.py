@@ -1,4 +1,6 @@
-"""Counts over a run of float elements given as integer words: nonfinite, largest, norm, zeros, saturation.
+"""Counts over a run of float elements given as integer words.
+
+Nonfinite, largest, norm, zeros, saturation.
 
 This module never converts what it can compare as an integer, and never keeps the words it is given.
 """
@@ -27,7 +29,10 @@ _SCRATCH_WORDS = 1 << 16  # 256 KiB of float32 stay in the second-level cache
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Running counts of one tensor; they can be added up in any order. `first` is an element number."""
+    """Running counts of one tensor.
+
+    They can be added up in any order. `first` is an element number.
+    """
 
     num_elements: int = 0
     num_nan: int = 0
@@ -71,10 +76,20 @@ def item_bytes(dtype: str) -> int:
     return np.dtype(FLOATS[dtype].unsigned).itemsize if dtype in FLOATS else 1
 
 
-def tally(data: memoryview, dtype: str, *, first_element: int, is_full: bool, counts_negatives: bool = True) -> Tally:
-    """Counts over whole words of `dtype` in `data`; the first of them is word `first_element` of its tensor.
+def tally(
+    data: memoryview,
+    dtype: str,
+    *,
+    first_element: int,
+    is_full: bool,
+    counts_negatives: bool = True,
+) -> Tally:
+    """Counts over whole words of `dtype` in `data`.
 
-    Negatives are half of any weights, so counting them costs a pass that only sums of squares are worth.
+    The first of them is word `first_element` of its tensor.
+
+    Negatives are half of any weights, so counting them costs a pass that only sums of squares are
+    worth.
     """
     if dtype == "F8_E8M0":
         return _exponents(np.frombuffer(data, dtype="u1"), first_element)
@@ -83,18 +98,23 @@ def tally(data: memoryview, dtype: str, *, first_element: int, is_full: bool, co
     if not words.flags.aligned:
         words = words.copy()  # cheaper than what numpy does to look at unaligned words
     found = Tally(num_elements=words.size)
-    # Two integer maxima instead of isfinite(): no temporary array, and exact. Read unsigned, the largest word is the
-    # negative number of largest magnitude, if there is one; read signed, it is the largest positive number.
+    # Two integer maxima instead of isfinite(): no temporary array, and exact. Read unsigned, the
+    # largest word is the negative number of largest magnitude, if there is one; read signed, it is
+    # the largest positive number.
     signed = words.view(bits.signed)
     top, positive = int(words.max()), int(signed.max())
     has_negative = top > bits.magnitude
-    found.largest_bits = max(top & bits.magnitude if has_negative else 0, positive if positive >= 0 else 0)
+    found.largest_bits = max(
+        top & bits.magnitude if has_negative else 0, positive if positive >= 0 else 0
+    )
     if found.largest_bits >= bits.infinity:
         _count_nonfinite(found, words, bits, first_element)
     if is_full:
         num_negative_zeros = _negative_zeros(words, signed, bits) if has_negative else 0
         if has_negative and counts_negatives:
-            found.num_negative = _negatives(words, signed, bits, has_nan=found.num_nan > 0) - num_negative_zeros
+            found.num_negative = (
+                _negatives(words, signed, bits, has_nan=found.num_nan > 0) - num_negative_zeros
+            )
         _count_rest(found, words, bits, dtype, num_negative_zeros=num_negative_zeros)
     return found
 
@@ -107,7 +127,10 @@ def value_of(dtype: str, magnitude_bits: int) -> float:
     mantissa_bits = bits.smallest_normal.bit_length() - 1
     exponent_bits = (bits.magnitude + 1).bit_length() - 1 - mantissa_bits
     bias = (1 << (exponent_bits - 1)) - 1
-    exponent, mantissa = magnitude_bits >> mantissa_bits, magnitude_bits & (bits.smallest_normal - 1)
+    exponent, mantissa = (
+        magnitude_bits >> mantissa_bits,
+        magnitude_bits & (bits.smallest_normal - 1),
+    )
     if exponent == 0:
         return math.ldexp(mantissa, 1 - bias - mantissa_bits)
     return math.ldexp(mantissa | bits.smallest_normal, exponent - bias - mantissa_bits)
@@ -139,19 +162,27 @@ def _count_nonfinite(found: Tally, words: Words, bits: FloatBits, first_element:
 
 
 def _negative_zeros(words: Words, signed: Words, bits: FloatBits) -> int:
-    # Read signed, -0.0 is the smallest of all words, so one look tells whether there is any to count.
+    # Read signed, -0.0 is the smallest of all words, so one look tells whether there is any to
+    # count.
     return int(np.count_nonzero(words == bits.sign)) if int(signed.min()) == -bits.sign else 0
 
 
 def _negatives(words: Words, signed: Words, bits: FloatBits, *, has_nan: bool) -> int:
-    """Words with a sign, -0.0 among them; the NaN that 0 * inf makes has its sign bit set, and is not negative."""
+    """Words with a sign, -0.0 among them.
+
+    The NaN that 0 * inf makes has its sign bit set, and is not negative.
+    """
     found = int(np.count_nonzero(signed < 0))
     if has_nan:
-        found -= int(np.count_nonzero(words > (bits.infinity | bits.sign) - (not bits.has_infinity)))
+        found -= int(
+            np.count_nonzero(words > (bits.infinity | bits.sign) - (not bits.has_infinity))
+        )
     return found
 
 
-def _count_rest(found: Tally, words: Words, bits: FloatBits, dtype: str, *, num_negative_zeros: int) -> None:
+def _count_rest(
+    found: Tally, words: Words, bits: FloatBits, dtype: str, *, num_negative_zeros: int
+) -> None:
     found.num_zeros = words.size - int(np.count_nonzero(words)) + num_negative_zeros
     if words.itemsize == 1 and found.largest_bits == bits.largest:
         found.num_saturated = int(np.count_nonzero((words & bits.magnitude) == bits.largest))
@@ -169,7 +200,10 @@ def _squares(words: Words, dtype: str, absmax: float) -> float:
 
 
 def _squares_of_pairs(words: Words) -> float:
-    """Sum of squares of bf16: two of them lie in a 32-bit word, and each is a float32 with the lower half cleared."""
+    """Sum of squares of bf16.
+
+    Two of them lie in a 32-bit word, and each is a float32 with the lower half cleared.
+    """
     pairs = words[: words.size & ~1].view(np.uint32)
     scratch = _scratch()
     total = 0.0
@@ -195,7 +229,11 @@ def _as(words: Words, dtype: str, wanted: type[np.floating[Any]]) -> Iterator[Wo
     """The elements as floats of the wanted width, in parts that fit the cache."""
     for start in range(0, words.size, _SCRATCH_WORDS):
         part = words[start : start + _SCRATCH_WORDS]
-        yield part.view("<f8") if dtype in ("F64", "C128") else _floats(part, dtype).astype(wanted, copy=False)
+        yield (
+            part.view("<f8")
+            if dtype in ("F64", "C128")
+            else _floats(part, dtype).astype(wanted, copy=False)
+        )
 
 
 def _floats(words: Words, dtype: str) -> Words:

@@ -1,4 +1,6 @@
-"""Puts the pieces of one pass together: digests of files, counts of tensors, ranges that are damaged.
+"""Puts the pieces of one pass together.
+
+Digests of files, counts of tensors, ranges that are damaged.
 
 This module never reads a byte and never decides what a number means.
 """
@@ -14,7 +16,8 @@ from itertools import chain
 import numpy as np
 
 from spiketriage.digests import tree_root
-from spiketriage.facts import CheckpointFacts, Chunk, Damage, FileDigest, TensorFacts, TensorStats
+from spiketriage.nouns.checkpoint import CheckpointFacts, Chunk, Damage, TensorFacts, TensorStats
+from spiketriage.nouns.file import FileDigest
 from spiketriage.readers.scan.crc import combine
 from spiketriage.readers.scan.floats import FLOATS
 from spiketriage.readers.scan.kernels import Tally, value_of
@@ -69,7 +72,9 @@ def damage(work: Work, pieces: Sequence[PieceFacts]) -> Iterator[Damage]:
             )
 
 
-def broken_promises(facts: CheckpointFacts, work: Work, pieces: Sequence[PieceFacts]) -> Iterator[Damage]:
+def broken_promises(
+    facts: CheckpointFacts, work: Work, pieces: Sequence[PieceFacts]
+) -> Iterator[Damage]:
     """Files that are not what another tool's manifest says."""
     seen = {one.path: one for one in pieces if one.other}
     for promise in facts.promises:
@@ -123,12 +128,16 @@ def _told(
         num_nan=found.num_nan,
         num_positive_inf=found.num_positive_inf,
         num_negative_inf=found.num_negative_inf,
-        first_nonfinite=_index(first, FLOATS[tensor.dtype].parts if has_signs else 1) if first is not None else None,
+        first_nonfinite=_index(first, FLOATS[tensor.dtype].parts if has_signs else 1)
+        if first is not None
+        else None,
         nonfinite_path=first.chunk.path if first is not None else "",
         absmax=value_of(tensor.dtype, found.largest_bits),
         l2=float(np.sqrt(found.squares)) if is_full and has_signs else None,
         num_zeros=found.num_zeros if is_full and has_signs else None,
-        num_negative=found.num_negative if is_full and has_signs and is_second_moment(tensor.name) else None,
+        num_negative=found.num_negative
+        if is_full and has_signs and is_second_moment(tensor.name)
+        else None,
         num_saturated=found.num_saturated if is_full and is_fp8 else None,
         zero_chunk_path=zero_chunk_path,
     )
@@ -145,4 +154,6 @@ def _index(first: _First, parts: int) -> tuple[int, ...]:
     if not shape or number >= math.prod(shape):
         return (number,)
     offset = first.chunk.offset or (0,) * len(shape)
-    return tuple(int(at) + start for at, start in zip(np.unravel_index(number, shape), offset, strict=True))
+    return tuple(
+        int(at) + start for at, start in zip(np.unravel_index(number, shape), offset, strict=True)
+    )

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from spiketriage.facts import Measurement, TensorFacts, TensorStats
+from spiketriage.nouns.checkpoint import Measurement, TensorFacts, TensorStats
 from spiketriage.readers.scan.floats import FLOATS
 from spiketriage.readers.scan.kernels import value_of
 
-# Weights of trained language models stay below a hundred; a flipped exponent bit makes 1e10 and more.
+# Weights of trained language models stay below a hundred; a flipped exponent bit makes 1e10 and
+# more.
 ABSURD_PARAMETER = 1e4
 SATURATED_SHARE = 0.01
-SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg")  # sums of squares, in torch.optim's names
+SECOND_MOMENTS = (
+    "exp_avg_sq",
+    "max_exp_avg_sq",
+    "square_avg",
+)  # sums of squares, in torch.optim's names
 
 
 def is_second_moment(name: str) -> bool:
@@ -50,10 +55,15 @@ def nonfinite(tensors: Iterable[TensorFacts], measured: Measurement) -> Iterator
             signs = f"{stats.num_positive_inf} +Inf, {stats.num_negative_inf} -Inf"
             where = f" in {stats.nonfinite_path}" if stats.nonfinite_path else ""
             first = list(stats.first_nonfinite or ())
-            yield f"{name}: {stats.num_nan} NaN, {signs} of {stats.num_elements}, the first at {first}{where}"
+            yield (
+                f"{name}: {stats.num_nan} NaN, {signs} of {stats.num_elements}, the first at "
+                f"{first}{where}"
+            )
 
 
-def _of_state(tensors: Iterable[TensorFacts], measured: Measurement) -> Iterator[tuple[str, TensorStats]]:
+def _of_state(
+    tensors: Iterable[TensorFacts], measured: Measurement
+) -> Iterator[tuple[str, TensorStats]]:
     for tensor in tensors:
         if tensor.role != "other" and tensor.name in measured.stats:
             yield tensor.name, measured.stats[tensor.name]
@@ -61,20 +71,35 @@ def _of_state(tensors: Iterable[TensorFacts], measured: Measurement) -> Iterator
 
 def _impossible(tensor: TensorFacts, stats: TensorStats) -> Iterator[str]:
     if stats.num_negative and is_second_moment(tensor.name):
-        yield f"{stats.num_negative} of {stats.num_elements} sums of squares are negative, which is impossible"
+        yield (
+            f"{stats.num_negative} of {stats.num_elements} sums of squares are negative, which "
+            "is impossible"
+        )
     if tensor.role == "parameter" and stats.absmax > ABSURD_PARAMETER:
         yield f"holds {stats.absmax:.3g}, which no trained weight is"
-    if tensor.role == "parameter" and 0 < stats.absmax < value_of(stats.dtype, _smallest_normal(stats.dtype)):
+    if tensor.role == "parameter" and 0 < stats.absmax < value_of(
+        stats.dtype, _smallest_normal(stats.dtype)
+    ):
         yield f"nothing in it is larger than {stats.absmax:.3g}: all denormal"
 
 
 def _rare(tensor: TensorFacts, stats: TensorStats) -> Iterator[str]:
     if tensor.role == "parameter" and stats.zero_chunk_path:
-        yield f"its chunk in {stats.zero_chunk_path} is all zeros, the others are not: a lost page or shard, or padding"
-    if tensor.role == "parameter" and len(tensor.shape) > 1 and stats.num_zeros == stats.num_elements:
+        yield (
+            f"its chunk in {stats.zero_chunk_path} is all zeros, the others are not: a lost "
+            "page or shard, or padding"
+        )
+    if (
+        tensor.role == "parameter"
+        and len(tensor.shape) > 1
+        and stats.num_zeros == stats.num_elements
+    ):
         yield "is all zeros: a lost shard, or not trained yet"
     if stats.num_saturated and stats.num_saturated > SATURATED_SHARE * stats.num_elements:
-        yield f"{stats.num_saturated / stats.num_elements:.1%} of it is the largest FP8 value: saturated"
+        yield (
+            f"{stats.num_saturated / stats.num_elements:.1%} of it is the largest FP8 value: "
+            "saturated"
+        )
 
 
 def _smallest_normal(dtype: str) -> int:

@@ -1,7 +1,10 @@
-"""One piece of one file, read once: its digest, the CRC of vouched ranges, and counts over tensor elements.
+"""One piece of one file, read once.
 
-This module runs wherever an executor puts it (a thread, a process, another machine), never maps a file, and returns
-what went wrong instead of raising, since not every executor can carry an exception.
+Its digest, the CRC of vouched ranges, and counts over tensor elements.
+
+This module runs wherever an executor puts it (a thread, a process, another machine), never maps a
+file, and returns what went wrong instead of raising, since not every executor can carry an
+exception.
 """
 
 from __future__ import annotations
@@ -17,13 +20,17 @@ import xxhash
 from spiketriage.digests import BUFFER_BYTES, open_regular
 from spiketriage.readers.scan.kernels import Tally, item_bytes, tally
 
-# Counting makes half a dozen short calls a chunk, between which threads wait for each other: fewer, larger chunks.
+# Counting makes half a dozen short calls a chunk, between which threads wait for each other: fewer,
+# larger chunks.
 SCAN_BUFFER_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Elements of a tensor at the bytes `start` to `end` of the file; `key` is the planner's number for them."""
+    """Elements of a tensor at the bytes `start` to `end` of the file.
+
+    `key` is the planner's number for them.
+    """
 
     key: int
     start: int
@@ -45,7 +52,8 @@ class Vouched:
 class Piece:
     """What to read: the bytes `start` to `end` of `path`, with the spans and ranges that reach into them.
 
-    An element belongs to the piece in which its first byte lies. Without `is_digested` there is no digest.
+    An element belongs to the piece in which its first byte lies. Without `is_digested` there is no
+    digest.
     """
 
     path: str
@@ -77,7 +85,10 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceFacts:
-    """What one pass over a piece measured; `digest` is XXH3-128, `other` the hex digest of `Piece.algorithm`."""
+    """What one pass over a piece measured.
+
+    `digest` is XXH3-128, `other` the hex digest of `Piece.algorithm`.
+    """
 
     path: str
     start: int
@@ -110,7 +121,10 @@ def scan_piece(piece: Piece) -> PieceFacts:
     except OSError as error:
         problem = f"{piece.path}: cannot be read: {error.strerror or error}"
     if not problem and at != piece.end:
-        problem = f"{piece.path}: size: expected at least {piece.end} bytes, found {at}: it shrank while it was read"
+        problem = (
+            f"{piece.path}: size: expected at least {piece.end} bytes, found {at}: it shrank "
+            "while it was read"
+        )
     return PieceFacts(
         path=piece.path,
         start=piece.start,
@@ -123,7 +137,9 @@ def scan_piece(piece: Piece) -> PieceFacts:
     )
 
 
-def _chunks(handle: int, start: int, end: int, buffer_bytes: int) -> Iterator[tuple[int, memoryview]]:
+def _chunks(
+    handle: int, start: int, end: int, buffer_bytes: int
+) -> Iterator[tuple[int, memoryview]]:
     buffer = bytearray(min(buffer_bytes, max(end - start, 1)))
     view = memoryview(buffer)
     while start < end:
@@ -149,7 +165,9 @@ class _Checks:
             one = self._vouched[self._next]
             low, high = max(one.start, at), min(one.end, end)
             if low < high:
-                self._crcs[self._next] = zlib.crc32(chunk[low - at : high - at], self._crcs[self._next])
+                self._crcs[self._next] = zlib.crc32(
+                    chunk[low - at : high - at], self._crcs[self._next]
+                )
                 self._counts[self._next] += high - low
             if one.end > end:
                 break
@@ -190,12 +208,16 @@ class _Counts:
         if not self._carry or self._next >= len(self._spans):
             return
         span = self._spans[self._next]
-        # The carry always begins an element that begins in this piece, so its rest belongs here too.
+        # The carry always begins an element that begins in this piece, so its rest belongs here
+        # too.
         missing = item_bytes(span.dtype) - len(self._carry)
         self._feed(span, self._at, memoryview(os.pread(handle, missing, self._at)))
 
     def done(self) -> tuple[Counted, ...]:
-        return tuple(Counted(key=span.key, tally=found) for span, found in zip(self._spans, self._tallies, strict=True))
+        return tuple(
+            Counted(key=span.key, tally=found)
+            for span, found in zip(self._spans, self._tallies, strict=True)
+        )
 
     def _feed(self, span: Span, start: int, data: memoryview) -> None:
         size = item_bytes(span.dtype)

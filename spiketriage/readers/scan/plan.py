@@ -26,7 +26,10 @@ R = TypeVar("R", bound=_Range)
 
 @dataclass(slots=True, kw_only=True)
 class FilePlan:
-    """What is wanted of one file of `size_bytes`; `algorithm` is a second digest of the whole of it, or nothing."""
+    """What is wanted of one file of `size_bytes`.
+
+    `algorithm` is a second digest of the whole of it, or nothing.
+    """
 
     path: str
     size_bytes: int
@@ -53,7 +56,9 @@ def plan(files: Iterable[FilePlan], *, is_full: bool, is_digested: bool = True) 
         whole = _pieces(file, spans, vouched, is_full=is_full)
         pieces += whole if is_digested else (replace(piece, is_digested=False) for piece in whole)
         extra += [_span_alone(file.path, one, is_full=is_full) for one in crossing]
-        extra += [Piece(path=file.path, start=one.start, end=one.end, vouched=(one,)) for one in doubled]
+        extra += [
+            Piece(path=file.path, start=one.start, end=one.end, vouched=(one,)) for one in doubled
+        ]
     return Plan(pieces=tuple(pieces), extra=tuple(extra))
 
 
@@ -66,11 +71,16 @@ def _apart(ranges: Sequence[R]) -> tuple[list[R], list[R]]:
     return kept, left
 
 
-def _pieces(file: FilePlan, spans: Sequence[Span], vouched: Sequence[Vouched], *, is_full: bool) -> Iterator[Piece]:
+def _pieces(
+    file: FilePlan, spans: Sequence[Span], vouched: Sequence[Vouched], *, is_full: bool
+) -> Iterator[Piece]:
     # A digest that is sequential cannot be taken in pieces, so such a file is one.
     length = max(file.size_bytes, 1) if file.algorithm else PIECE_BYTES
     starts = range(0, max(file.size_bytes, 1), length)
-    own_spans, own_vouched = _by_piece(spans, length, len(starts)), _by_piece(vouched, length, len(starts))
+    own_spans, own_vouched = (
+        _by_piece(spans, length, len(starts)),
+        _by_piece(vouched, length, len(starts)),
+    )
     for number, start in enumerate(starts):
         yield Piece(
             path=file.path,
@@ -92,4 +102,6 @@ def _by_piece(ranges: Iterable[R], length: int, num_pieces: int) -> list[list[R]
 
 
 def _span_alone(path: str, one: Span, *, is_full: bool) -> Piece:
-    return Piece(path=path, start=one.start, end=one.end, spans=(one,), is_full=is_full, is_digested=False)
+    return Piece(
+        path=path, start=one.start, end=one.end, spans=(one,), is_full=is_full, is_digested=False
+    )

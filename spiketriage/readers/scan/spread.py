@@ -1,6 +1,7 @@
 """Hands jobs to any `concurrent.futures` executor, a window at a time, and gives the results in the order of the jobs.
 
-This module never hands out all jobs at once, and never lets an executor that breaks take the other results with it.
+This module never hands out all jobs at once, and never lets an executor that breaks take the other
+results with it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 NOT_MEASURED = "not measured ("
-IN_FLIGHT = 256  # jobs handed out at once: enough for any pool of one machine, and nothing beside what they read
+# jobs handed out at once: enough for any pool of one machine, and nothing beside what they read
+IN_FLIGHT = 256
 POLL_S = 5.0
 
 
 class RemoteExecutor(Executor):
-    """An executor on other machines: it knows how much it can take, and can tell that it is gone."""
+    """An executor on other machines.
+
+    It knows how much it can take, and can tell that it is gone.
+    """
 
     in_flight: int = IN_FLIGHT
 
@@ -48,12 +53,19 @@ class _Handed(Generic[J, R]):
 
 
 def spread(
-    function: Callable[[J], R], jobs: Iterable[J], executor: Executor, *, lost: Callable[[J, str], R]
+    function: Callable[[J], R],
+    jobs: Iterable[J],
+    executor: Executor,
+    *,
+    lost: Callable[[J, str], R],
 ) -> Iterator[R]:
-    """The result of each job in turn; `lost` makes one of a job that no worker could finish, and the reason.
+    """The result of each job in turn.
 
-    What a worker could not read is done again here, so that a machine without its mount accuses nobody. When this ends
-    early, for instance by Ctrl-C, what was handed out and has not begun is cancelled.
+    `lost` makes one of a job that no worker could finish, and the reason.
+
+    What a worker could not read is done again here, so that a machine without its mount accuses
+    nobody. When this ends early, for instance by Ctrl-C, what was handed out and has not begun is
+    cancelled.
     """
     window = _Window(function, executor, lost)
     try:
@@ -80,7 +92,9 @@ def unmeasured_path(problem: str) -> str:
 class _Window(Generic[J, R]):
     """Jobs that are handed out and not taken back yet, in order."""
 
-    def __init__(self, function: Callable[[J], R], executor: Executor, lost: Callable[[J, str], R]) -> None:
+    def __init__(
+        self, function: Callable[[J], R], executor: Executor, lost: Callable[[J, str], R]
+    ) -> None:
         self.handed: deque[_Handed[J, R]] = deque()
         self._function = function
         self._executor = executor
@@ -114,7 +128,9 @@ class _Window(Generic[J, R]):
             return self._lost(one.job, self._gone)
         error = one.future.exception()
         if error is not None:
-            self._gone = self._gone or (self._why(error) if isinstance(error, BrokenExecutor) else "")
+            self._gone = self._gone or (
+                self._why(error) if isinstance(error, BrokenExecutor) else ""
+            )
             return self._lost(one.job, self._why(error))
         result = one.future.result()
         return self._function(one.job) if result.problem else result
@@ -128,7 +144,9 @@ class _Window(Generic[J, R]):
         return self._executor.trouble() if isinstance(self._executor, RemoteExecutor) else ""
 
     def _why(self, error: BaseException) -> str:
-        return self._executor.why(error) if isinstance(self._executor, RemoteExecutor) else _why(error)
+        return (
+            self._executor.why(error) if isinstance(self._executor, RemoteExecutor) else _why(error)
+        )
 
 
 def _why(error: BaseException) -> str:

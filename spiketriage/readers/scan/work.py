@@ -1,4 +1,6 @@
-"""What one pass over a checkpoint has to look for: which bytes are which tensor, which are vouched for.
+"""What one pass over a checkpoint has to look for.
+
+Which bytes are which tensor, which are vouched for.
 
 This module reads the small archive directories inside a checkpoint's files, never a tensor.
 """
@@ -12,8 +14,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from spiketriage.errors import CorruptFileError
-from spiketriage.facts import CheckpointFacts, Chunk, Extent, TensorFacts
-from spiketriage.readers.checkpoints.torch_zip import data_record
+from spiketriage.nouns.checkpoint import CheckpointFacts, Chunk, Extent, TensorFacts
+from spiketriage.readers.checkpoints.files.torch_zip import data_record
 from spiketriage.readers.scan.kernels import is_scannable
 from spiketriage.readers.scan.oddities import is_second_moment
 from spiketriage.readers.scan.piece import Span, Vouched
@@ -30,7 +32,10 @@ class Owner:
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """A checkpoint's files by relative path; `owners` by the key of a span, `promised` by that of a vouched range."""
+    """A checkpoint's files by relative path.
+
+    `owners` by the key of a span, `promised` by that of a vouched range.
+    """
 
     files: dict[str, FilePlan] = field(default_factory=dict)
     owners: list[Owner] = field(default_factory=list)
@@ -86,7 +91,9 @@ def _place_all(work: Work, name: str, owners: Sequence[Owner]) -> None:
         return
     if broken:  # one sentence a file: a zeroed one would have thousands
         owner, why = next(iter(broken.items()))
-        more = f", and {len(broken) - 1} of the {len(owners)} chunks more" if len(broken) > 1 else ""
+        more = (
+            f", and {len(broken) - 1} of the {len(owners)} chunks more" if len(broken) > 1 else ""
+        )
         work.problems.append(f"{file.path}: {_called(owner)}: {why}{more}")
 
 
@@ -101,10 +108,19 @@ def _place(work: Work, file: FilePlan, owner: Owner, stream: BinaryIO) -> str:
         start, end = record.start, record.end
         if record.crc32 is not None:
             name = _called(owner)
-            _vouch(work, Extent(path=owner.chunk.path, start=start, end=end, crc32=record.crc32, name=name))
+            _vouch(
+                work,
+                Extent(path=owner.chunk.path, start=start, end=end, crc32=record.crc32, name=name),
+            )
     if is_scannable(owner.tensor.dtype) and start < end <= file.size_bytes:
-        key, dtype, squares = len(work.owners), owner.tensor.dtype, is_second_moment(owner.tensor.name)
-        file.spans.append(Span(key=key, start=start, end=end, dtype=dtype, counts_negatives=squares))
+        key, dtype, squares = (
+            len(work.owners),
+            owner.tensor.dtype,
+            is_second_moment(owner.tensor.name),
+        )
+        file.spans.append(
+            Span(key=key, start=start, end=end, dtype=dtype, counts_negatives=squares)
+        )
         work.owners.append(owner)
     return ""
 

@@ -8,35 +8,39 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol, cast
 
-from spiketriage.facts import LogFacts
+from spiketriage.nouns.telemetry import LogFacts
 from spiketriage.readers.look import Format
-from spiketriage.readers.telemetry import (
+from spiketriage.readers.telemetry.consoles import (
     composer_stdout,
-    csv_file,
-    deepspeed_csv,
     deepspeed_stdout,
     hf_stdout,
-    hf_trainer_state,
-    jsonl,
-    lightning_csv,
     litgpt_stdout,
     llmc_log,
     megatron_reruns,
     megatron_stdout,
-    mlflow_store,
     modded_nanogpt,
     nanogpt_stdout,
     nanotron_stdout,
-    olmo_metrics,
     olmo_stdout,
-    tensorboard,
     torchtitan_golden,
     torchtitan_stdout,
+)
+from spiketriage.readers.telemetry.series.names import Names
+from spiketriage.readers.telemetry.stores import (
+    mlflow_store,
+    tensorboard,
     trackio_store,
     wandb_file,
     wandb_summary,
 )
-from spiketriage.readers.telemetry.names import Names
+from spiketriage.readers.telemetry.tables import (
+    csv_file,
+    deepspeed_csv,
+    hf_trainer_state,
+    jsonl,
+    lightning_csv,
+    olmo_metrics,
+)
 
 
 class LogFormat(Format, Protocol):

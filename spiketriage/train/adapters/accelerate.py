@@ -1,18 +1,20 @@
 """Accelerate: the user's own loop over an `Accelerator`, recorded, guarded and replayed.
 
-It never runs a forward pass, a clipping or a scheduler itself: it listens where the loop calls `accelerate`.
+It never runs a forward pass, a clipping or a scheduler itself: it listens where the loop calls
+`accelerate`.
 
-    def train(loop):                                # builds everything; runs in production and in every replay
-        accelerator = Accelerator(gradient_accumulation_steps=2)
-        model, optimizer, loader, scheduler = accelerator.prepare(…)
-        loop.take(accelerator, model=model, optimizer=optimizer, loader=loader, scheduler=scheduler, max_norm=1.0)
-        for batches in loop.epochs(num_steps=1000):
+    def train(loop):                                # builds everything; runs in production and in
+    every replay
+        accelerator = Accelerator(gradient_accumulation_steps=2) model, optimizer, loader, scheduler
+        = accelerator.prepare(…) loop.take(accelerator, model=model, optimizer=optimizer,
+        loader=loader, scheduler=scheduler, max_norm=1.0) for batches in
+        loop.epochs(num_steps=1000):
             for batch in batches:                   # in place of `for batch in loader`
                 with accelerator.accumulate(model):
                     loss_sum, num_tokens = …        # nats, summed over valid tokens of this rank
-                    loop.loss(loss_sum, num_tokens) # optional: else the mean that goes into `backward` counts
-                    accelerator.backward(loss_sum / num_tokens)
-                    if accelerator.sync_gradients:
+                    loop.loss(loss_sum, num_tokens) # optional: else the mean that goes into
+                    `backward` counts accelerator.backward(loss_sum / num_tokens) if
+                    accelerator.sync_gradients:
                         accelerator.clip_grad_norm_(model.parameters(), 1.0)
                     optimizer.step()
                     scheduler.step()
@@ -26,18 +28,26 @@ It never runs a forward pass, a clipping or a scheduler itself: it listens where
 
 What a replay rests on (accelerate 1.15):
 
-- `DataLoaderShard` reads one batch ahead, to know which one is the last. Here the data themselves say which one is, so
+- `DataLoaderShard` reads one batch ahead, to know which one is the last. Here the data themselves
+  say which one is, so
   nothing is read ahead, and the loop is parked exactly between two steps.
-- On the last micro-batch of an epoch accelerate steps, however few there are, with the loss still divided by the whole
-  number, and counts afresh: a loop that goes on from any step boundary therefore stands where it would have stood.
-- A step that is held back looks to accelerate like one that overflowed: `optimizer.step_was_skipped`, by which a
-  prepared scheduler stays. An average of the weights must ask the same: `if not optimizer.step_was_skipped:`.
-- A loop keeps nothing between steps beside what it handed over. In a probe it runs a step without an update.
-- A lone process under torchrun is not wrapped in DDP, whatever the launcher says: the desk's launcher says so.
+- On the last micro-batch of an epoch accelerate steps, however few there are, with the loss still
+  divided by the whole
+  number, and counts afresh: a loop that goes on from any step boundary therefore stands where it
+  would have stood.
+- A step that is held back looks to accelerate like one that overflowed:
+  `optimizer.step_was_skipped`, by which a
+  prepared scheduler stays. An average of the weights must ask the same: `if not
+  optimizer.step_was_skipped:`.
+- A loop keeps nothing between steps beside what it handed over. In a probe it runs a step without
+  an update.
+- A lone process under torchrun is not wrapped in DDP, whatever the launcher says: the desk's
+  launcher says so.
 
-DDP on more than two ranks (it lays out its buckets anew after its first step, so that a sum may round otherwise), fp16
-with a loss scale, FSDP, DeepSpeed and XLA are untested; Megatron-LM and LOMO, whose steps are the engine's, do not
-work. A probe takes no overrides of precision or kernel. A loader that dispatches from rank 0 is refused.
+DDP on more than two ranks (it lays out its buckets anew after its first step, so that a sum may
+round otherwise), fp16 with a loss scale, FSDP, DeepSpeed and XLA are untested; Megatron-LM and
+LOMO, whose steps are the engine's, do not work. A probe takes no overrides of precision or kernel.
+A loader that dispatches from rank 0 is refused.
 """
 
 from __future__ import annotations
@@ -88,11 +98,14 @@ class AccelerateLoop:
         hparams: Mapping[str, Any] | None = None,
         seed: int = 0,
     ) -> None:
-        """Hand over what `accelerator.prepare` returned; it then holds the generation to go on from, if there is one.
+        """Hand over what `accelerator.prepare` returned.
 
-        `loader` is prepared or not; only its samplers and collation are used. `max_norm` is what the loop clips to.
-        `schedule` is the learning rate's, as `diagnosis.checks.lr_schedule` knows it; `seed` fixes the order of the
-        data, on several ranks also in place of a generator that the loader has.
+        It then holds the generation to go on from, if there is one.
+
+        `loader` is prepared or not; only its samplers and collation are used. `max_norm` is what
+        the loop clips to. `schedule` is the learning rate's, as `diagnosis.checks.lr_schedule`
+        knows it; `seed` fixes the order of the data, on several ranks also in place of a generator
+        that the loader has.
 
         Raises:
             UsageError: something is not prepared, or read in a way that cannot be read again.
@@ -105,8 +118,13 @@ class AccelerateLoop:
                 hint="DataLoaderConfiguration(dispatch_batches=False)",
             )
         reducer = model if isinstance(model, DistributedDataParallel) else None
-        num_micro, precision = accelerator.gradient_accumulation_steps, str(accelerator.mixed_precision)
-        settings = hparams_of(optimizer.optimizer, clip=max_norm, num_micro=num_micro, seed=seed) | dict(hparams or {})
+        num_micro, precision = (
+            accelerator.gradient_accumulation_steps,
+            str(accelerator.mixed_precision),
+        )
+        settings = hparams_of(
+            optimizer.optimizer, clip=max_norm, num_micro=num_micro, seed=seed
+        ) | dict(hparams or {})
         self._batches = _Batches(self._session, accelerator, optimizer, loader, max_norm, seed)
         self._session.take(
             Parts(
@@ -136,8 +154,13 @@ class AccelerateLoop:
         """Number of the step under way, or of the last one."""
         return self._session.step
 
-    def loss(self, loss_sum: Tensor, num_tokens: Tensor | float, *, per_sample_B: Tensor | None = None) -> None:
-        """The loss of the micro-batch at hand, before `backward`: nats summed over its valid tokens on this rank."""
+    def loss(
+        self, loss_sum: Tensor, num_tokens: Tensor | float, *, per_sample_B: Tensor | None = None
+    ) -> None:
+        """The loss of the micro-batch at hand, before `backward`.
+
+        Nats summed over its valid tokens on this rank.
+        """
         self._batches.is_loss_told = True
         self._session.loss(loss_sum, num_tokens, per_sample_B=per_sample_B)
 
@@ -155,10 +178,14 @@ class _Batches(DataLoaderStateMixin):  # type: ignore[misc]
         seed: int,
     ) -> None:
         self.gradient_state, self.dataset = GradientState(), loader.dataset
-        self.total_batch_size = getattr(loader, "total_batch_size", loader.batch_size)  # for `gather_for_metrics`
+        self.total_batch_size = getattr(
+            loader, "total_batch_size", loader.batch_size
+        )  # for `gather_for_metrics`
         self._drop_last = getattr(loader, "_drop_last", loader.drop_last)
         if isinstance(drawn := getattr(loader, "synchronized_generator", None), torch.Generator):
-            drawn.manual_seed(seed)  # on several ranks, accelerate seeds it by chance and takes rank 0's ever after
+            drawn.manual_seed(
+                seed
+            )  # on several ranks, accelerate seeds it by chance and takes rank 0's ever after
         self.source, self.num_steps, self.is_loss_told = Source(loader, seed=seed), 0, False
         self._session, self._accelerator, self._max_norm = session, accelerator, max_norm
         self._batch: Any = None
@@ -200,7 +227,10 @@ class _Batches(DataLoaderStateMixin):  # type: ignore[misc]
     def _clip(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Any:
         self._look()
         if self._session.is_open and float(max_norm) != self._max_norm:
-            raise UsageError(f"the loop clips to {max_norm}, but take(max_norm={self._max_norm}) was told otherwise")
+            raise UsageError(
+                f"the loop clips to {max_norm}, but take(max_norm={self._max_norm}) was "
+                "told otherwise"
+            )
         return self._own_clip(parameters, max_norm, norm_type)
 
     def _unscale(self, optimizer: Any = None) -> None:
@@ -211,7 +241,9 @@ class _Batches(DataLoaderStateMixin):  # type: ignore[misc]
 
     def _step(self, closure: Any = None) -> None:
         if closure is not None:
-            raise UsageError("an optimizer with a closure runs forward and backward itself, out of sight")
+            raise UsageError(
+                "an optimizer with a closure runs forward and backward itself, out of sight"
+            )
         self._gated()
         if self._accelerator.sync_gradients and self._session.is_taken:
             self._session.updated()
@@ -219,7 +251,10 @@ class _Batches(DataLoaderStateMixin):  # type: ignore[misc]
     # --- inside
 
     def _look(self) -> None:
-        """Gradients as they are reduced, unscaled and not yet clipped; the guard's word on the update."""
+        """Gradients as they are reduced, unscaled and not yet clipped.
+
+        The guard's word on the update.
+        """
         session = self._session
         if self._accelerator.sync_gradients and session.is_open and not session.is_judged:
             self._unscale()
@@ -227,7 +262,11 @@ class _Batches(DataLoaderStateMixin):  # type: ignore[misc]
 
     def _may_update(self) -> bool:
         self._look()
-        return not self._accelerator.sync_gradients or not self._session.is_open or self._session.is_taken
+        return (
+            not self._accelerator.sync_gradients
+            or not self._session.is_open
+            or self._session.is_taken
+        )
 
     def _end_step(self) -> None:
         if self._session.is_judged:

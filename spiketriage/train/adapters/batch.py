@@ -1,4 +1,6 @@
-"""A micro-batch on record: its tensors by the names of the chain, and its tokens in the ring of recent ones.
+"""A micro-batch on record.
+
+Its tensors by the names of the chain, and its tokens in the ring of recent ones.
 
 It never changes a batch and never asks a device for a number.
 """
@@ -13,9 +15,12 @@ from typing import Any
 from torch import Tensor
 
 from spiketriage.train.adapters.source import Micro
-from spiketriage.train.step_recorder import StepRecorder
+from spiketriage.train.recording.step_recorder import StepRecorder
 
-NAMES = {"input_ids": "inputs", "attention_mask": "mask"}  # as Hugging Face has them → as `wire.chain` has them
+NAMES = {
+    "input_ids": "inputs",
+    "attention_mask": "mask",
+}  # as Hugging Face has them → as `wire.chain` has them
 IGNORED = -100  # the label that no loss counts, of torch's cross-entropy
 
 
@@ -31,12 +36,23 @@ def record_batch(record: StepRecorder, number: int, micro: Micro) -> None:
 
 
 def named(batch: Any) -> dict[str, Tensor]:
-    """The tensors of a batch by name: of a mapping by its keys, of a pair inputs and labels, of others by place."""
+    """The tensors of a batch by name.
+
+    Of a mapping by its keys, of a pair inputs and labels, of others by place.
+    """
     if isinstance(batch, Tensor):
         return {"inputs": batch}
     if isinstance(batch, Mapping):
-        return {NAMES.get(str(name), str(name)): one for name, one in batch.items() if isinstance(one, Tensor)}
+        return {
+            NAMES.get(str(name), str(name)): one
+            for name, one in batch.items()
+            if isinstance(one, Tensor)
+        }
     if isinstance(batch, list | tuple):
-        places = ("inputs", "labels") if len(batch) == 2 else [f"part{n}" for n in range(len(batch))]
-        return {name: one for name, one in zip(places, batch, strict=True) if isinstance(one, Tensor)}
+        places = (
+            ("inputs", "labels") if len(batch) == 2 else [f"part{n}" for n in range(len(batch))]
+        )
+        return {
+            name: one for name, one in zip(places, batch, strict=True) if isinstance(one, Tensor)
+        }
     return {}

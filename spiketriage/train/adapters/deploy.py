@@ -1,4 +1,6 @@
-"""What a run folder must hold so that the desk can execute its steps: the code as it ran, its config, the settings.
+"""What a run folder must hold so that the desk can execute its steps.
+
+The code as it ran, its config, the settings.
 
 It never overwrites a release of code or a settings file that is there.
 """
@@ -19,7 +21,9 @@ MAX_FILES = 2000  # of a package; a folder with more is somebody's home, not a j
 
 
 def deploy_code(run: Path, code: Path) -> Path:
-    """The folder of the job's code inside the run: `code` itself, or a copy of its Python files by digest.
+    """The folder of the job's code inside the run.
+
+    `code` itself, or a copy of its Python files by digest.
 
     Raises:
         UsageError: the folder holds far too many files to be a job's code.
@@ -27,7 +31,10 @@ def deploy_code(run: Path, code: Path) -> Path:
     if code.is_relative_to(run):
         return code
     if sum(1 for _ in zip(code.rglob("*.py"), range(MAX_FILES + 1), strict=False)) > MAX_FILES:
-        raise UsageError(f"{code} holds more than {MAX_FILES} Python files", hint="give the job a package of its own")
+        raise UsageError(
+            f"{code} holds more than {MAX_FILES} Python files",
+            hint="give the job a package of its own",
+        )
     release = run / "code" / of_tree(code)[:8] / code.name
     if not release.exists():
         unfinished = release.with_name(f"{release.name}.unfinished")
@@ -42,7 +49,9 @@ def deploy_code(run: Path, code: Path) -> Path:
 
 def write_config(run: Path, config: Mapping[str, Any]) -> None:
     """`config.json`: everything that decides the run's numbers, as it is now."""
-    durable.write(run / "config.json", json.dumps(config, indent=1, sort_keys=True, default=repr).encode())
+    durable.write(
+        run / "config.json", json.dumps(config, indent=1, sort_keys=True, default=repr).encode()
+    )
 
 
 def write_settings(run: Path, *, harness: str, code: Path, num_processes: int) -> None:

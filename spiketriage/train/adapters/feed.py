@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from spiketriage.train.adapters.source import Micro
 from spiketriage.train.adapters.state import Parts
-from spiketriage.train.guard import Guard, Policy
+from spiketriage.train.generations.rank_state import RankState
+from spiketriage.train.guarding.guard import Guard, Policy
 from spiketriage.train.harness import Loaded
-from spiketriage.train.rank_state import RankState
-from spiketriage.train.recorder import Recorder
-from spiketriage.train.step_recorder import StepRecorder
+from spiketriage.train.recording.recorder import Recorder
+from spiketriage.train.recording.step_recorder import StepRecorder
 
 if TYPE_CHECKING:
     from spiketriage.train.adapters.session import Session
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class Feed(Protocol):
     """Where steps come from and where records go: production, or a replay.
 
-    `generation` is what to begin from and `loader` how; `acts` says whether the guard's stop and rollback are carried
-    out, `left_out` which micro-batches rollbacks took out of the data (`<epoch>:<place>`).
+    `generation` is what to begin from and `loader` how; `acts` says whether the guard's stop and
+    rollback are carried out, `left_out` which micro-batches rollbacks took out of the data
+    (`<epoch>:<place>`).
     """
 
     recorder: Recorder
@@ -41,7 +42,10 @@ class Feed(Protocol):
         ...
 
     def guard(self, policy: Policy, saved: Mapping[str, Any]) -> Guard:
-        """The guard, with what a generation saved of it (empty: nothing); it outlives a rollback."""
+        """The guard, with what a generation saved of it (empty: nothing).
+
+        It outlives a rollback.
+        """
         ...
 
     def read(self, generation: Path, parts: Parts) -> RankState:

@@ -13,9 +13,9 @@ from typing import Any
 def gate(optimizer: Any, may_update: Callable[[], bool]) -> None:
     """Let `optimizer.step` (an `AcceleratedOptimizer`) do nothing while `may_update` says no.
 
-    Then `step_was_skipped` is true, so that whoever asks leaves the scheduler alone; parameters, moments and the loss
-    scale stay as they are. With a loss scale (untested: no CPU has one in accelerate) the scaler forgets that it
-    unscaled.
+    Then `step_was_skipped` is true, so that whoever asks leaves the scheduler alone; parameters,
+    moments and the loss scale stay as they are. With a loss scale (untested: no CPU has one in
+    accelerate) the scaler forgets that it unscaled.
     """
     step = optimizer.step
 

@@ -63,10 +63,12 @@ def hparams(trainer: Any) -> dict[str, Any]:
 
 
 def schedule(trainer: Any) -> dict[str, Any]:
-    """The schedule for a generation's manifest; of a kind that the desk does not know, its name alone.
+    """The schedule for a generation's manifest.
 
-    Hugging Face's schedules count from 0: step 1 has the rate of counter 0, and a step that was left out is not
-    counted.
+    Of a kind that the desk does not know, its name alone.
+
+    Hugging Face's schedules count from 0: step 1 has the rate of counter 0, and a step that was
+    left out is not counted.
     """
     args = trainer.args
     kind = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
@@ -87,8 +89,12 @@ def schedule(trainer: Any) -> dict[str, Any]:
 def config(trainer: Any) -> dict[str, Any]:
     """Arguments and model config, plain JSON, without what differs between attempts."""
     args = {name: value for name, value in trainer.args.to_dict().items() if name not in VOLATILE}
-    model = trainer.model.config.to_dict() if hasattr(trainer.model, "config") else repr(trainer.model)
-    told: dict[str, Any] = json.loads(json.dumps({"args": args, "model": model}, default=repr, sort_keys=True))
+    model = (
+        trainer.model.config.to_dict() if hasattr(trainer.model, "config") else repr(trainer.model)
+    )
+    told: dict[str, Any] = json.loads(
+        json.dumps({"args": args, "model": model}, default=repr, sort_keys=True)
+    )
     return told
 
 
@@ -97,11 +103,17 @@ def precision(trainer: Any) -> str:
     mixed = trainer.accelerator.mixed_precision
     if mixed not in (None, "no"):
         return str(mixed)
-    kinds: Mapping[torch.dtype, str] = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+    kinds: Mapping[torch.dtype, str] = {
+        torch.float32: "fp32",
+        torch.bfloat16: "bf16",
+        torch.float16: "fp16",
+    }
     dtype = next(trainer.model.parameters()).dtype
     return kinds.get(dtype, str(dtype).removeprefix("torch."))
 
 
 def kernel(trainer: Any) -> str:
     """The attention implementation."""
-    return str(getattr(getattr(trainer.model, "config", None), "_attn_implementation", None) or "deployed")
+    return str(
+        getattr(getattr(trainer.model, "config", None), "_attn_implementation", None) or "deployed"
+    )

@@ -1,9 +1,13 @@
-"""The Hugging Face `Trainer`, recorded, guarded, saved and replayed: its own loop runs, and this adapter listens.
+"""The Hugging Face `Trainer`, recorded, guarded, saved and replayed.
+
+Its own loop runs, and this adapter listens.
 
 It never re-implements the inner loop and never changes a loss, a gradient or a batch.
 
-    def make_trainer(run):                  # builds everything; runs in production and in every replay
-        return Trainer(model=…, args=TrainingArguments(run / "hf", …), train_dataset=…, data_collator=…)
+    def make_trainer(run):                  # builds everything; runs in production and in every
+    replay
+        return Trainer(model=…, args=TrainingArguments(run / "hf", …), train_dataset=…,
+        data_collator=…)
 
     job = HfJob(make_trainer, policy=Policy())
     factory = job.harness
@@ -11,17 +15,23 @@ It never re-implements the inner loop and never changes a loss, a gradient or a 
     if __name__ == "__main__":
         job.train(Path("run"))
 
-Generations are saved where the trainer saves (`save_strategy`, `save_steps`), or every `save_every` steps, and resumed
-from: not by `resume_from_checkpoint`. The norm and the gradients are taken before the trainer clips, and the loss of
-every micro-batch before it is averaged over `logging_steps` and before `logging_nan_inf_filter` hides a NaN.
+Generations are saved where the trainer saves (`save_strategy`, `save_steps`), or every `save_every`
+steps, and resumed from: not by `resume_from_checkpoint`. The norm and the gradients are taken
+before the trainer clips, and the loss of every micro-batch before it is averaged over
+`logging_steps` and before `logging_nan_inf_filter` hides a NaN.
 
-- Data: a map-style data set (`source` says how it is read); not `dispatch_batches`, not an `IterableDataset`.
-- Parallelism: one process, and DDP. FSDP, DeepSpeed, tensor and context parallelism, and fp16 are untested.
-- In a replay the callbacks of `transformers.integrations` (trackers) are left out and nothing is saved; evaluation
-  runs, since it may draw random numbers. `state.epoch` of an epoch that was resumed midway is only near.
+- Data: a map-style data set (`source` says how it is read); not `dispatch_batches`, not an
+  `IterableDataset`.
+- Parallelism: one process, and DDP. FSDP, DeepSpeed, tensor and context parallelism, and fp16 are
+  untested.
+- In a replay the callbacks of `transformers.integrations` (trackers) are left out and nothing is
+  saved; evaluation
+  runs, since it may draw random numbers. `state.epoch` of an epoch that was resumed midway is only
+  near.
 - A trial that leaves a step out just before an epoch whose last step is short cannot be run.
 
-Written against transformers 5.24: it wraps `Trainer._run_epoch`, which is private, to begin in the middle of an epoch.
+Written against transformers 5.24: it wraps `Trainer._run_epoch`, which is private, to begin in the
+middle of an epoch.
 """
 
 # B rows, T positions, V vocabulary.
@@ -51,20 +61,24 @@ from spiketriage.train.adapters.job import Job
 from spiketriage.train.adapters.session import Session
 from spiketriage.train.adapters.source import Source
 from spiketriage.train.adapters.state import Parts
-from spiketriage.train.guard import Policy
+from spiketriage.train.generations.retention import Retention
+from spiketriage.train.guarding.guard import Policy
 from spiketriage.train.harness import Overrides
-from spiketriage.train.recorder import BUDGET_SHARE
-from spiketriage.train.retention import Retention
+from spiketriage.train.recording.recorder import BUDGET_SHARE
 
 MAX_LOGITS = 1 << 22  # of a micro-batch whose losses per sample are recorded: 16 MB in fp32
 FILTER_WARNING = (
-    "logging_nan_inf_filter is on: the trainer's own log shows the mean of earlier losses in place of a NaN. "
+    "logging_nan_inf_filter is on: the trainer's own log shows the mean of earlier losses "
+    "in place of a NaN. "
     "The records of spiketriage do not; set logging_nan_inf_filter=False to see it in the log, too."
 )
 
 
 class HfJob(Job):
-    """A job whose objects `make_trainer(run)` builds: a `Trainer` that has not trained yet; see the page above."""
+    """A job whose objects `make_trainer(run)` builds: a `Trainer` that has not trained yet.
+
+    See the page above.
+    """
 
     def __init__(
         self,
@@ -79,13 +93,20 @@ class HfJob(Job):
             return lambda session: _run(make_trainer, run, session)
 
         super().__init__(
-            make_trainer, loop_in, policy=policy, save_every=save_every, retention=retention, budget_share=budget_share
+            make_trainer,
+            loop_in,
+            policy=policy,
+            save_every=save_every,
+            retention=retention,
+            budget_share=budget_share,
         )
 
 
 def _run(make_trainer: Callable[[Path], Trainer], run: Path, session: Session) -> None:
     if not session.feed.acts and os.environ.get("WORLD_SIZE") == "1":
-        os.environ.pop("LOCAL_RANK", None)  # the desk's launcher sets it; a lone process would be wrapped in DDP
+        os.environ.pop(
+            "LOCAL_RANK", None
+        )  # the desk's launcher sets it; a lone process would be wrapped in DDP
     trainer = make_trainer(run)
     _Attached(trainer, session)
     trainer.train()
@@ -110,7 +131,8 @@ class _Attached:
     def __init__(self, trainer: Trainer, session: Session) -> None:
         if not hasattr(trainer, "_run_epoch"):
             raise UsageError(
-                f"transformers {transformers.__version__} runs its epochs in another way than this adapter knows",
+                f"transformers {transformers.__version__} runs its epochs in another way "
+                "than this adapter knows",
                 hint="pip install 'transformers>=5.24'",
             )
         self.trainer: Any = trainer
@@ -135,11 +157,16 @@ class _Attached:
         return _Loader(self.session, self._source, own.dataset)
 
     def begin(self) -> None:
-        """All objects are built: hand them to the session, and let the trainer stand where it does."""
+        """All objects are built.
+
+        Hand them to the session, and let the trainer stand where it does.
+        """
         trainer, session = self.trainer, self.session
         session.take(self._parts())
         step = session.last_step
-        trainer.state.global_step = trainer._globalstep_last_logged = trainer._initial_global_step = step
+        trainer.state.global_step = trainer._globalstep_last_logged = (
+            trainer._initial_global_step
+        ) = step
         gate(trainer.optimizer, lambda: session.is_taken)
         self._wrap_clipping()
         if session.feed.acts and trainer.args.logging_nan_inf_filter:
@@ -186,15 +213,26 @@ class _Attached:
             return None
         named["epoch"] = self.session.epoch_number
         named["steps_in_epoch"] = left
-        named["num_update_steps_per_epoch"] = math.ceil(left / trainer.args.gradient_accumulation_steps)
+        named["num_update_steps_per_epoch"] = math.ceil(
+            left / trainer.args.gradient_accumulation_steps
+        )
         return self._own_epoch(**named)
 
     def _compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None, **named: Any
+        self,
+        model: Any,
+        inputs: Any,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+        **named: Any,
     ) -> Any:
         if not self.session.is_open:  # an evaluation
             return self._own_loss(
-                model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch, **named
+                model,
+                inputs,
+                return_outputs=return_outputs,
+                num_items_in_batch=num_items_in_batch,
+                **named,
             )
         labels = self._counted(inputs)
         self.session.micro()
@@ -206,7 +244,10 @@ class _Attached:
         return (loss, outputs) if return_outputs else loss
 
     def _counted(self, inputs: Any) -> Tensor | None:
-        """The labels that the loss counts, -100 where it does not: those of the next token where the model shifts."""
+        """The labels that the loss counts, -100 where it does not.
+
+        Those of the next token where the model shifts.
+        """
         shifted, labels = inputs.get("shift_labels"), inputs.get("labels")
         if isinstance(shifted, Tensor):
             return shifted
@@ -221,19 +262,29 @@ class _Attached:
         if num_items is None or not is_scaled:
             loss_sum = loss.detach() * num_tokens  # the mean of this micro-batch
         else:
-            spread = trainer.accelerator.num_processes if trainer.args.average_tokens_across_devices else 1
+            spread = (
+                trainer.accelerator.num_processes
+                if trainer.args.average_tokens_across_devices
+                else 1
+            )
             loss_sum = loss.detach() * num_items / spread
         self.session.loss(loss_sum, num_tokens, per_sample_B=_per_sample(outputs, labels))
 
     def look_at_gradients(self) -> None:
-        """Gradients as they are reduced, unscaled and not yet clipped; the guard's word on the update."""
+        """Gradients as they are reduced, unscaled and not yet clipped.
+
+        The guard's word on the update.
+        """
         session = self.session
         if session.is_open and not session.is_judged:
             self.trainer.accelerator.unscale_gradients()
             session.may_update(session.reduced())
 
     def optimizer_stepped(self) -> None:
-        """The optimizer has stepped, or was held back; gradients and learning rate are still those of the step."""
+        """The optimizer has stepped, or was held back.
+
+        Gradients and learning rate are still those of the step.
+        """
         if self.session.is_taken:
             self.session.updated()
 
@@ -263,7 +314,9 @@ class _Attached:
     def _passes(self, batches: Sequence[Any], overrides: Overrides) -> None:
         trainer = self.trainer
         model, accelerator = trainer.model_wrapped, trainer.accelerator
-        samples, num_items = trainer.get_batch_samples(iter(batches), len(batches), trainer.args.device)
+        samples, num_items = trainer.get_batch_samples(
+            iter(batches), len(batches), trainer.args.device
+        )
         trainer.current_gradient_accumulation_steps = len(samples)
         with _overridden(trainer, overrides):
             for number, inputs in enumerate(samples):
@@ -289,7 +342,8 @@ class _Listener(TrainerCallback):
         self._attached.session.begin()
 
     def on_pre_optimizer_step(self, *args: Any, **named: Any) -> None:
-        self._attached.look_at_gradients()  # a trainer that does not clip may not ask for a norm either
+        # a trainer that does not clip may not ask for a norm either
+        self._attached.look_at_gradients()
 
     def on_optimizer_step(self, *args: Any, **named: Any) -> None:
         self._attached.optimizer_stepped()
@@ -304,8 +358,9 @@ class _Listener(TrainerCallback):
 def _shifts_labels(trainer: Any) -> bool:
     """Whether the model's loss predicts the next label.
 
-    The trainer's own idea of it (`_loss_shifts_labels`) misses models without a `loss_type`, as GPT-2 is: transformers
-    5.24 divides their loss by the first label of every row, too, and logs a mean that is a little too small.
+    The trainer's own idea of it (`_loss_shifts_labels`) misses models without a `loss_type`, as
+    GPT-2 is: transformers 5.24 divides their loss by the first label of every row, too, and logs a
+    mean that is a little too small.
     """
     if getattr(getattr(trainer.model, "config", None), "is_encoder_decoder", False):
         return False
@@ -318,7 +373,9 @@ def _leave_alone(trainer: Any) -> None:
     trainer.args.save_strategy = type(trainer.args.save_strategy)("no")
     trainer.args.load_best_model_at_end = False
     handler = trainer.callback_handler
-    handler.callbacks = [one for one in handler.callbacks if ".integrations." not in f"{type(one).__module__}."]
+    handler.callbacks = [
+        one for one in handler.callbacks if ".integrations." not in f"{type(one).__module__}."
+    ]
 
 
 @contextmanager
@@ -340,12 +397,19 @@ def _overridden(trainer: Any, overrides: Overrides) -> Iterator[None]:
 
 
 def _per_sample(outputs: Any, labels: Tensor | None) -> Tensor | None:
-    """Mean loss per valid token of each row, (B,); None where the logits are too many or not those of a language model.
+    """Mean loss per valid token of each row, (B,).
+
+    None where the logits are too many or not those of a language model.
 
     Plain cross-entropy of the logits, whatever loss the trainer minimises.
     """
     logits_BTV = outputs.get("logits") if hasattr(outputs, "get") else None
-    if not isinstance(logits_BTV, Tensor) or logits_BTV.ndim != 3 or logits_BTV.numel() > MAX_LOGITS or labels is None:
+    if (
+        not isinstance(logits_BTV, Tensor)
+        or logits_BTV.ndim != 3
+        or logits_BTV.numel() > MAX_LOGITS
+        or labels is None
+    ):
         return None
     if labels.ndim != 2 or labels.shape[1] > logits_BTV.shape[1]:
         return None

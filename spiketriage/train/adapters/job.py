@@ -1,6 +1,7 @@
 """A job: the user's loop with everything around it, run as production or handed to the desk as a harness.
 
-It never knows a framework: adapters give it a function that builds all objects and runs the loop in a session.
+It never knows a framework: adapters give it a function that builds all objects and runs the loop in
+a session.
 """
 
 from __future__ import annotations
@@ -17,24 +18,28 @@ from spiketriage.train.adapters.production import Production
 from spiketriage.train.adapters.replay import Replay
 from spiketriage.train.adapters.session import RolledBack, Session
 from spiketriage.train.adapters.state import Parts
-from spiketriage.train.guard import Policy, exit_with_code
+from spiketriage.train.generations.retention import Retention
+from spiketriage.train.guarding.guard import Policy, exit_with_code
 from spiketriage.train.harness import Context
-from spiketriage.train.recorder import BUDGET_SHARE
-from spiketriage.train.retention import Retention
+from spiketriage.train.recording.recorder import BUDGET_SHARE
 
 Loop = Callable[[Session], None]
 
 
 class Job:
-    """`user` is the user's own function, by which the code folder is found; `loop_in(run)` builds and runs everything.
+    """`user` is the user's own function, by which the code folder is found.
 
-    Bind an instance to a name in the module of `user` and its `harness` to another, which the desk calls:
+    `loop_in(run)` builds and runs everything.
+
+    Bind an instance to a name in the module of `user` and its `harness` to another, which the desk
+    calls:
 
         job = …(…)
         factory = job.harness
 
-    `save_every` saves a generation every so many steps (None: when the framework saves), `retention` says which may go
-    after a save (None: all stay), `policy` is the guard's (None: no guard).
+    `save_every` saves a generation every so many steps (None: when the framework saves),
+    `retention` says which may go after a save (None: all stay), `policy` is the guard's (None: no
+    guard).
     """
 
     def __init__(
@@ -56,7 +61,8 @@ class Job:
         """Train in folder `run`, from its newest generation on; a rollback begins again inside.
 
         Raises:
-            SystemExit: the guard stopped the job: exit code 10, as torchrun reports it for each rank.
+            SystemExit: the guard stopped the job: exit code 10, as torchrun reports it for each
+            rank.
         """
         run = run.resolve()
         run.mkdir(parents=True, exist_ok=True)
@@ -79,7 +85,10 @@ class Job:
         return Replay(context, self._loop_in(context.run), self._policy)
 
     def _live(self, feed: Production) -> bool:
-        """One life of the loop, from construction to its end; whether that was the end of the job."""
+        """One life of the loop, from construction to its end.
+
+        Whether that was the end of the job.
+        """
         session = Session(feed, self._policy)
         try:
             with session:
@@ -91,7 +100,10 @@ class Job:
         return True
 
     def _deploy(self, run: Path, parts: Parts) -> Path:
-        """Code, config and settings into the run, by the first rank; the folder of the code there."""
+        """Code, config and settings into the run, by the first rank.
+
+        The folder of the code there.
+        """
         path = Path(inspect.getfile(self._user)).resolve()
         code = path.parent
         if not dist.is_initialized() or dist.get_rank() == 0:
@@ -109,7 +121,10 @@ class Job:
 
 
 class LoopJob(Job):
-    """A job whose user function is `train(loop)`: `LOOP` makes what it is given of a session and the run folder."""
+    """A job whose user function is `train(loop)`.
+
+    `LOOP` makes what it is given of a session and the run folder.
+    """
 
     LOOP: Callable[[Session, Path], Any]
 
@@ -128,5 +143,10 @@ class LoopJob(Job):
             return lambda session: train(make(session, run))
 
         super().__init__(
-            train, loop_in, policy=policy, save_every=save_every, retention=retention, budget_share=budget_share
+            train,
+            loop_in,
+            policy=policy,
+            save_every=save_every,
+            retention=retention,
+            budget_share=budget_share,
         )

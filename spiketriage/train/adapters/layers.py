@@ -1,6 +1,7 @@
 """What the blocks of a model put out, step by step: digests of every output, and their statistics.
 
-It never keeps an output and never changes one; outputs of graphs that torch compiled have statistics, but no digests.
+It never keeps an output and never changes one; outputs of graphs that torch compiled have
+statistics, but no digests.
 """
 
 from __future__ import annotations
@@ -11,20 +12,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spiketriage.train.layers import LayerStatistics
-from spiketriage.train.recorder import Recorder
-from spiketriage.train.step_recorder import StepRecorder
+from spiketriage.train.recording.layers import LayerStatistics
+from spiketriage.train.recording.recorder import Recorder
+from spiketriage.train.recording.step_recorder import StepRecorder
 
 
 class Layers:
-    """Hooks on named modules; they look only while a step is recorded (`record`), at micro-batch `number`."""
+    """Hooks on named modules.
+
+    They look only while a step is recorded (`record`), at micro-batch `number`.
+    """
 
     def __init__(self, modules: Mapping[str, nn.Module], recorder: Recorder) -> None:
         self.record: StepRecorder | None = None
         self.number = 0
         for name, module in modules.items():
             module.register_forward_hook(self._hook(name))
-        device = next((one.device.type for module in modules.values() for one in module.parameters()), "cpu")
+        device = next(
+            (one.device.type for module in modules.values() for one in module.parameters()), "cpu"
+        )
         self._statistics = LayerStatistics(modules, recorder, device=device) if modules else None
 
     def tell_to(self, recorder: Recorder) -> None:

@@ -1,4 +1,6 @@
-"""What a Lightning `Trainer` is given so that it tells a session what it does: its data, a callback, three wrappers.
+"""What a Lightning `Trainer` is given so that it tells a session what it does.
+
+Its data, a callback, three wrappers.
 
 It never steps, clips or schedules anything itself; `lightning` says what a replay rests on.
 """
@@ -30,7 +32,10 @@ PRECISIONS = {"32-true": "fp32", "bf16-mixed": "bf16", "16-mixed": "fp16", "64-t
 
 
 class _Batches:
-    """The training data as `Trainer.fit` takes it: an iterable of known length, one epoch each time."""
+    """The training data as `Trainer.fit` takes it.
+
+    An iterable of known length, one epoch each time.
+    """
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
@@ -70,7 +75,10 @@ class Hooks(Callback):
         return self._source
 
     def epoch(self) -> Iterator[Any]:
-        """The batches of an epoch; before the very first one everything is handed to the session."""
+        """The batches of an epoch.
+
+        Before the very first one everything is handed to the session.
+        """
         if not self._is_taken:
             self._is_taken = True
             self._take()
@@ -85,8 +93,13 @@ class Hooks(Callback):
 
     # --- what the trainer calls, in this order
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """A micro-batch has come. The trainer learns from the data, not from a count, whether it is the last one."""
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """A micro-batch has come.
+
+        The trainer learns from the data, not from a count, whether it is the last one.
+        """
         self.session.begin()
         self.session.micro()
         trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = self.session.is_at_end
@@ -108,7 +121,9 @@ class Hooks(Callback):
             return
         self._is_decided = False
         if self._scaler_before is not None:
-            self._scaler.load_state_dict(self._scaler_before)  # the trainer has updated it after the held step
+            self._scaler.load_state_dict(
+                self._scaler_before
+            )  # the trainer has updated it after the held step
         self.session.end()
 
     # --- handing over
@@ -116,13 +131,21 @@ class Hooks(Callback):
     def _take(self) -> None:
         trainer, module, optimizer = self.trainer, self.module, self.trainer.optimizers[0]
         if isinstance(optimizer, torch.optim.LBFGS):
-            raise UsageError("LBFGS runs forward and backward several times a step, which is no chain of stages")
+            raise UsageError(
+                "LBFGS runs forward and backward several times a step, which is no chain of stages"
+            )
         self._watch_losses()
         self._hold_optimizer(optimizer)
         self._hold_schedulers()
         wrapped = trainer.strategy.model
-        reducer = wrapped if isinstance(wrapped, torch.nn.parallel.DistributedDataParallel) else None
-        clip = float(trainer.gradient_clip_val or 0.0) if trainer.gradient_clip_algorithm != "value" else 0.0
+        reducer = (
+            wrapped if isinstance(wrapped, torch.nn.parallel.DistributedDataParallel) else None
+        )
+        clip = (
+            float(trainer.gradient_clip_val or 0.0)
+            if trainer.gradient_clip_algorithm != "value"
+            else 0.0
+        )
         num_micro = trainer.accumulate_grad_batches
         hparams = hparams_of(optimizer, clip=clip, num_micro=num_micro, seed=self._seed)
         precision = PRECISIONS.get(str(trainer.precision), str(trainer.precision))
@@ -139,7 +162,10 @@ class Hooks(Callback):
                 max_norm=clip,
                 hparams=hparams,
                 schedule=self._schedule,
-                config={"hparams": {**hparams, "module": dict(module.hparams)}, "model": repr(module)},
+                config={
+                    "hparams": {**hparams, "module": dict(module.hparams)},
+                    "model": repr(module),
+                },
                 precision=precision,
                 passes=self._passes,
                 capabilities=frozenset({"kernel=math", *fp32}),
@@ -164,7 +190,9 @@ class Hooks(Callback):
     def _tell(self, output: Any, batch: Any) -> None:
         parts = output if isinstance(output, Mapping) else {"loss": output}
         if "loss_sum" in parts:
-            self.session.loss(parts["loss_sum"], parts["num_tokens"], per_sample_B=parts.get("per_sample"))
+            self.session.loss(
+                parts["loss_sum"], parts["num_tokens"], per_sample_B=parts.get("per_sample")
+            )
         else:
             loss = parts.get("loss")
             tell_mean(self.session, torch.tensor(torch.nan) if loss is None else loss, batch)
@@ -187,7 +215,9 @@ class Hooks(Callback):
 
     def _hold_schedulers(self) -> None:
         take_step = self.module.lr_scheduler_step
-        by_step = {id(one.scheduler) for one in self.trainer.lr_scheduler_configs if one.interval == "step"}
+        by_step = {
+            id(one.scheduler) for one in self.trainer.lr_scheduler_configs if one.interval == "step"
+        }
 
         @wraps(take_step)
         def lr_scheduler_step(scheduler: Any, metric: Any) -> None:
@@ -208,7 +238,9 @@ class Hooks(Callback):
             stack.enter_context(_replaced(module, log=_nothing, log_dict=_nothing))
             for number, given in enumerate(batches):
                 batch = trainer.precision_plugin.convert_input(given)
-                batch = strategy.batch_to_device(module.on_before_batch_transfer(batch, 0), dataloader_idx=0)
+                batch = strategy.batch_to_device(
+                    module.on_before_batch_transfer(batch, 0), dataloader_idx=0
+                )
                 block = getattr(strategy, "block_backward_sync", None)
                 is_last = number + 1 == len(batches)
                 with nullcontext() if is_last or block is None else block():
@@ -216,7 +248,9 @@ class Hooks(Callback):
                     output = strategy.training_step(batch, *([number] if takes_index else []))
                     loss = output["loss"] if isinstance(output, Mapping) else output
                     if isinstance(loss, Tensor):
-                        strategy.backward(loss / trainer.accumulate_grad_batches, trainer.optimizers[0])
+                        strategy.backward(
+                            loss / trainer.accumulate_grad_batches, trainer.optimizers[0]
+                        )
 
 
 def _shared_out(loader: DataLoader[Any], trainer: Trainer) -> DataLoader[Any]:

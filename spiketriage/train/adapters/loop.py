@@ -2,15 +2,16 @@
 
 It never computes a loss, and touches the optimizer only to clip.
 
-    def train(loop):                                # builds everything; runs in production and in every replay
-        model, optimizer, scheduler, loader = …
-        loop.take(model=model, optimizer=optimizer, loader=loader, scheduler=scheduler, num_micro=2, max_norm=1.0)
-        for step in loop.steps(1000):
+    def train(loop):                                # builds everything; runs in production and in
+    every replay
+        model, optimizer, scheduler, loader = … loop.take(model=model, optimizer=optimizer,
+        loader=loader, scheduler=scheduler, num_micro=2, max_norm=1.0) for step in loop.steps(1000):
             for batch in step.batches:
                 loss_sum, num_tokens = …            # nats, summed over valid tokens of this rank
                 (loss_sum / …).backward()
                 step.loss(loss_sum, num_tokens)
-            if step.may_update():                   # gradients on record and clipped, the guard asked
+            if step.may_update():                   # gradients on record and clipped, the guard
+            asked
                 optimizer.step()
                 step.updated()
                 scheduler.step()
@@ -22,8 +23,9 @@ It never computes a loss, and touches the optimizer only to clip.
     if __name__ == "__main__":
         job.train(Path("run"))
 
-A loop keeps nothing between steps beside what it handed to `take`, the loop variable included: where it goes on after
-a load, `step.number` says. In a probe the loop runs a step without an update, and everything handed over is put back.
+A loop keeps nothing between steps beside what it handed to `take`, the loop variable included:
+where it goes on after a load, `step.number` says. In a probe the loop runs a step without an
+update, and everything handed over is put back.
 """
 
 from __future__ import annotations
@@ -59,12 +61,20 @@ class Step:
             self._session.micro()
             yield batch
 
-    def loss(self, loss_sum: Tensor, num_tokens: Tensor | float, *, per_sample_B: Tensor | None = None) -> None:
-        """The loss of the micro-batch at hand: nats summed over its valid tokens on this rank, never a mean."""
+    def loss(
+        self, loss_sum: Tensor, num_tokens: Tensor | float, *, per_sample_B: Tensor | None = None
+    ) -> None:
+        """The loss of the micro-batch at hand.
+
+        Nats summed over its valid tokens on this rank, never a mean.
+        """
         self._session.loss(loss_sum, num_tokens, per_sample_B=per_sample_B)
 
     def may_update(self) -> bool:
-        """Whether to update, after the last backward; gradients are reduced, on record, and clipped to `max_norm`."""
+        """Whether to update, after the last backward.
+
+        Gradients are reduced, on record, and clipped to `max_norm`.
+        """
         norm = self._session.reduced()
         if not self._session.may_update(norm):
             return False
@@ -98,12 +108,18 @@ class PlainLoop:
         hparams: Mapping[str, Any] | None = None,
         seed: int = 0,
     ) -> None:
-        """Hand over what was built; afterwards it holds the generation from which the loop goes on, if there is one.
+        """Hand over what was built.
 
-        `model` may be wrapped in `DistributedDataParallel`. `loader` is a `DataLoader` over a map-style data set, with
-        the sampler of this rank; `schedule` as `diagnosis.checks.lr_schedule` knows it.
+        Afterwards it holds the generation from which the loop goes on, if there is one.
+
+        `model` may be wrapped in `DistributedDataParallel`. `loader` is a `DataLoader` over a
+        map-style data set, with the sampler of this rank; `schedule` as
+        `diagnosis.checks.lr_schedule` knows it.
         """
-        settings = {**hparams_of(optimizer, clip=max_norm, num_micro=num_micro, seed=seed), **(hparams or {})}
+        settings = {
+            **hparams_of(optimizer, clip=max_norm, num_micro=num_micro, seed=seed),
+            **(hparams or {}),
+        }
         reducer = model if isinstance(model, DistributedDataParallel) else None
         self._session.take(
             Parts(
@@ -122,11 +138,16 @@ class PlainLoop:
         )
 
     def steps(self, num_steps: int) -> Iterator[Step]:
-        """Steps up to number `num_steps`, each with its micro-batches; a step ends where the next one is asked for."""
+        """Steps up to number `num_steps`, each with its micro-batches.
+
+        A step ends where the next one is asked for.
+        """
         session = self._session
         while session.last_step < num_steps:
             batches = session.epoch()
-            while session.last_step < num_steps and (taken := list(islice(batches, session.parts.num_micro))):
+            while session.last_step < num_steps and (
+                taken := list(islice(batches, session.parts.num_micro))
+            ):
                 session.begin()
                 yield Step(session, taken)
                 session.end()

@@ -16,13 +16,19 @@ from spiketriage.train.adapters.session import Session
 
 
 def tell_mean(session: Session, mean: Tensor, batch: Any) -> None:
-    """Tell the mean of a micro-batch's loss as a sum: over its labels that count, else over its rows."""
+    """Tell the mean of a micro-batch's loss as a sum.
+
+    Over its labels that count, else over its rows.
+    """
     count = num_valid(batch)
     session.loss(mean.detach().double() * count, count)
 
 
 def num_valid(batch: Any) -> Tensor | float:
-    """Labels of `batch` that are not ignored, where it has integer `labels`; else its rows, else 1."""
+    """Labels of `batch` that are not ignored, where it has integer `labels`.
+
+    Else its rows, else 1.
+    """
     tensors = named(batch)
     labels = tensors.get("labels")
     if labels is not None and not labels.is_floating_point():

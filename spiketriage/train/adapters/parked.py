@@ -15,11 +15,16 @@ from spiketriage.errors import UsageError
 
 
 class Ended(BaseException):
-    """Unwinds a parked loop that is no longer wanted; a loop's own `except Exception` does not see it."""
+    """Unwinds a parked loop that is no longer wanted.
+
+    A loop's own `except Exception` does not see it.
+    """
 
 
 class Parked:
-    """`loop` in a thread of its own; it gives way whenever it calls `park`, and goes on at the next `go_on`.
+    """`loop` in a thread of its own.
+
+    It gives way whenever it calls `park`, and goes on at the next `go_on`.
 
     What torch keeps by thread starts afresh there, as in a new process: gradients on, no autocast.
     """

@@ -1,4 +1,6 @@
-"""The production side of a session: real data in order, records into the run's telemetry, generations when due.
+"""The production side of a session.
+
+Real data in order, records into the run's telemetry, generations when due.
 
 It never judges a step; a rollback or stop is carried out, not decided, here.
 """
@@ -15,25 +17,33 @@ import torch.distributed as dist
 
 from spiketriage import durable
 from spiketriage.digests import of_file
-from spiketriage.records import Identity
+from spiketriage.nouns.telemetry import Identity
 from spiketriage.train.adapters.session import Session
 from spiketriage.train.adapters.source import Micro
 from spiketriage.train.adapters.state import Parts
-from spiketriage.train.checkpoint import Provenance, load_verified, newest_complete, newest_known_good, save
-from spiketriage.train.guard import Guard, Policy
+from spiketriage.train.generations.generation import (
+    Provenance,
+    load_verified,
+    newest_complete,
+    newest_known_good,
+    save,
+)
+from spiketriage.train.generations.rank_state import RankState
+from spiketriage.train.generations.retention import Retention, retain
+from spiketriage.train.generations.together import place
+from spiketriage.train.guarding.guard import Guard, Policy
 from spiketriage.train.harness import Loaded
-from spiketriage.train.identity import identify
-from spiketriage.train.rank_state import RankState
-from spiketriage.train.recorder import BUDGET_SHARE, Recorder
-from spiketriage.train.retention import Retention, retain
-from spiketriage.train.step_recorder import StepRecorder
-from spiketriage.train.together import place
+from spiketriage.train.recording.identity import identify
+from spiketriage.train.recording.recorder import BUDGET_SHARE, Recorder
+from spiketriage.train.recording.step_recorder import StepRecorder
 
 LEFT_OUT = "left_out.json"  # beside the generations: what rollbacks took out of the data
 
 
 class Production:
-    """One process of the job itself; it lives through rollbacks, each of which begins a new session and segment.
+    """One process of the job itself.
+
+    It lives through rollbacks, each of which begins a new session and segment.
 
     `deploy` puts code and config into the run and returns the code's folder there.
     """
@@ -61,11 +71,18 @@ class Production:
         self._is_back = False
 
     def opened(self, session: Session) -> None:
-        """A new segment of telemetry, after code and config are in the run: the segment's identity is theirs."""
+        """A new segment of telemetry, after code and config are in the run.
+
+        The segment's identity is theirs.
+        """
         self._parts = session.parts
-        self._identity = identity = identity_of(self.run, self._deploy(session.parts), session.parts)
+        self._identity = identity = identity_of(
+            self.run, self._deploy(session.parts), session.parts
+        )
         rank = dist.get_rank() if dist.is_initialized() else 0
-        self.recorder = Recorder(self.run / "telemetry", rank=rank, identity=identity, budget_share=self.budget_share)
+        self.recorder = Recorder(
+            self.run / "telemetry", rank=rank, identity=identity, budget_share=self.budget_share
+        )
 
     def guard(self, policy: Policy, saved: Mapping[str, Any]) -> Guard:
         """The one guard of this process: after a rollback its patience stays."""
@@ -79,7 +96,9 @@ class Production:
     def read(self, generation: Path, parts: Parts) -> RankState:
         """This rank's state, every file and field of the generation verified."""
         state = load_verified(generation, dict(parts.model.named_parameters()))
-        self._saved_step = int(state.cursor["step"])  # a job that is over already has nothing to save
+        self._saved_step = int(
+            state.cursor["step"]
+        )  # a job that is over already has nothing to save
         return state
 
     def loaded(self, loaded: Loaded) -> None:
@@ -88,7 +107,10 @@ class Production:
         if self._is_back:
             del fields["guard"]
         self.recorder.loaded(
-            step=loaded.step, generation=loaded.generation, fields=fields, tensors=loaded.digests.tensors
+            step=loaded.step,
+            generation=loaded.generation,
+            fields=fields,
+            tensors=loaded.digests.tensors,
         )
 
     def between(self, session: Session) -> None:
@@ -125,7 +147,10 @@ class Production:
             self.recorder.close()
 
     def roll_back(self, generation: Any) -> None:
-        """Begin again from `generation`, without what the guard leaves out; the run keeps note of that."""
+        """Begin again from `generation`, without what the guard leaves out.
+
+        The run keeps note of that.
+        """
         assert self._guard is not None
         self.close()
         self._is_back = True
@@ -166,7 +191,9 @@ def provenance(identity: Identity, parts: Parts, run: Path) -> Provenance:
     index = run / "data" / "index.json"
     return Provenance(
         hparams=parts.hparams,
-        schedule={**parts.schedule, "counts": "updates"} if parts.schedule else {},  # it steps with the optimizer
+        schedule={**parts.schedule, "counts": "updates"}
+        if parts.schedule
+        else {},  # it steps with the optimizer
         code_path=identity.code_path,
         code_digest=identity.code_digest,
         config_digest=identity.config_digest,

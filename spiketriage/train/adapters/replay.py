@@ -1,4 +1,6 @@
-"""The replay side of a session, and the harness that the desk drives: the job's own loop, parked between steps.
+"""The replay side of a session, and the harness that the desk drives.
+
+The job's own loop, parked between steps.
 
 It never writes into the run and never runs a loop of its own.
 """
@@ -13,19 +15,19 @@ from pathlib import Path
 from typing import Any, cast
 
 from spiketriage.errors import UsageError
-from spiketriage.records import Identity
+from spiketriage.nouns.telemetry import Identity
 from spiketriage.train.adapters.parked import Parked
 from spiketriage.train.adapters.production import identity_of, read_left_out
 from spiketriage.train.adapters.session import Session
 from spiketriage.train.adapters.source import Micro, Raw, Wanted
 from spiketriage.train.adapters.state import Parts
 from spiketriage.train.adapters.untouched import untouched
-from spiketriage.train.checkpoint import load_verified
-from spiketriage.train.guard import Guard, Policy
+from spiketriage.train.generations.generation import load_verified
+from spiketriage.train.generations.rank_state import RankState
+from spiketriage.train.guarding.guard import Guard, Policy
 from spiketriage.train.harness import Context, Loaded, Overrides
-from spiketriage.train.rank_state import RankState
-from spiketriage.train.recorder import Recorder
-from spiketriage.train.step_recorder import StepRecorder
+from spiketriage.train.recording.recorder import Recorder
+from spiketriage.train.recording.step_recorder import StepRecorder
 
 
 class _NoRecorder:
@@ -33,7 +35,14 @@ class _NoRecorder:
 
     current = None
 
-    def notice(self, kind: str, text: str, *, step: int | None = None, data: Mapping[str, Any] | None = None) -> None:
+    def notice(
+        self,
+        kind: str,
+        text: str,
+        *,
+        step: int | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
         """Nothing."""
 
     def notice_once(self, kind: str, text: str) -> None:
@@ -58,8 +67,15 @@ class Fed:
         """Nothing is to be opened."""
 
     def guard(self, policy: Policy, saved: Mapping[str, Any]) -> Guard:
-        """A guard that decides as production's did; where that rolled back or stopped, the update is left out."""
-        return Guard(policy, state=saved or None, known_good=(lambda before: None) if policy.may_roll_back else None)
+        """A guard that decides as production's did.
+
+        Where that rolled back or stopped, the update is left out.
+        """
+        return Guard(
+            policy,
+            state=saved or None,
+            known_good=(lambda before: None) if policy.may_roll_back else None,
+        )
 
     def read(self, generation: Path, parts: Parts) -> RankState:
         """This rank's state; what the loop's own code then makes of it is the `deployed` loader."""
@@ -79,7 +95,8 @@ class Fed:
         """What was handed over, step by step."""
         while True:
             if not self.queue:
-                return  # the step is complete: a loop that asks for more stands at the end of an epoch
+                # the step is complete: a loop that asks for more stands at the end of an epoch
+                return
             yield self.queue.popleft()
 
     def step(self, session: Session) -> AbstractContextManager[StepRecorder]:
@@ -90,7 +107,9 @@ class Fed:
 class Replay:
     """The harness of one rank (`spiketriage.train.harness`) for a job that an adapter runs."""
 
-    def __init__(self, context: Context, loop: Callable[[Session], None], policy: Policy | None) -> None:
+    def __init__(
+        self, context: Context, loop: Callable[[Session], None], policy: Policy | None
+    ) -> None:
         self.context, self._loop, self._policy = context, loop, policy
         self._begin(None, "deployed")
 
@@ -114,7 +133,11 @@ class Replay:
         for number, wanted in self._steps():
             if number == step:
                 first = wanted[0]
-                return {"epoch": first.epoch, "at": first.at, "micros": [list(one.keys) for one in wanted]}
+                return {
+                    "epoch": first.epoch,
+                    "at": first.at,
+                    "micros": [list(one.keys) for one in wanted],
+                }
         raise UsageError(f"step {step} lies before the loaded cursor")
 
     def read(self, ids: Any) -> list[Raw]:
@@ -129,7 +152,9 @@ class Replay:
         """Those micro-batches, collated as the loader does."""
         return [self._session.parts.source.build(one) for one in raw]
 
-    def forward_backward(self, batch: list[Micro], overrides: Overrides, record: StepRecorder) -> None:
+    def forward_backward(
+        self, batch: list[Micro], overrides: Overrides, record: StepRecorder
+    ) -> None:
         """One pass on the current state, which is left as it was."""
         session, feed = self._session, self._feed
         feed.probe = record
@@ -153,7 +178,10 @@ class Replay:
             raise UsageError(f"the loop ended without having taken step {step}")
 
     def lr(self, step: int) -> float:
-        """The learning rate of the next step, whatever its number: schedules are the framework's."""
+        """The learning rate of the next step, whatever its number.
+
+        Schedules are the framework's.
+        """
         return float(self._session.parts.optimizer.param_groups[0]["lr"])
 
     def hparams(self) -> Mapping[str, Any]:
@@ -169,7 +197,10 @@ class Replay:
         self._start = (session.last_step, session.epoch_number, session.at)
 
     def _steps(self) -> Iterator[tuple[int, list[Wanted]]]:
-        """Every step's micro-batches from the loaded cursor on; the last of an epoch may have fewer."""
+        """Every step's micro-batches from the loaded cursor on.
+
+        The last of an epoch may have fewer.
+        """
         number, epoch, at = self._start
         parts = self._session.parts
         while True:

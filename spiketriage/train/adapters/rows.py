@@ -11,14 +11,18 @@ from pathlib import Path
 
 from spiketriage import durable
 from spiketriage.digests import of_bytes
-from spiketriage.records import Document, FileEntry
+from spiketriage.nouns.data import Document
+from spiketriage.nouns.file import FileEntry
 from spiketriage.wire import data_index
 
 SHARD_BYTES = 64 << 20
 
 
 def write_documents(folder: Path, documents: Iterable[tuple[str, str, bytes]]) -> Path:
-    """Write documents (name, source, bytes) into shards of about 64 MB; returns their `index.json`, written last."""
+    """Write documents (name, source, bytes) into shards of about 64 MB.
+
+    Returns their `index.json`, written last.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     shards: list[FileEntry] = []
     rows: list[Document] = []

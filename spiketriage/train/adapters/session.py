@@ -1,21 +1,24 @@
-"""One training loop as this package sees it: every step recorded, judged and saved, by production and replay alike.
+"""One training loop as this package sees it.
 
-It never runs a forward pass or an optimizer itself: a loop or a framework's adapter tells it what happens, in order:
+Every step recorded, judged and saved, by production and replay alike.
 
-    session.take(parts)                 # everything is built; the generation to begin from is put in
-    for batch in session.epoch():       # micro-batches, from the cursor to the end of the epoch
-        session.begin()                 # opens the step at its first micro-batch; takes note of the others
-        session.micro()                 # before each forward
-        session.loss(loss_sum, num_tokens)
-        norm = session.reduced()        # after the last backward, gradients unscaled, before clipping
-        if session.may_update(norm):    # the guard's word
+It never runs a forward pass or an optimizer itself: a loop or a framework's adapter tells it what
+happens, in order:
+
+    session.take(parts)                 # everything is built; the generation to begin from is put
+    in for batch in session.epoch():       # micro-batches, from the cursor to the end of the epoch
+        session.begin()                 # opens the step at its first micro-batch; takes note of the
+        others session.micro()                 # before each forward session.loss(loss_sum,
+        num_tokens) norm = session.reduced()        # after the last backward, gradients unscaled,
+        before clipping if session.may_update(norm):    # the guard's word
             …clip by norm, optimizer.step(), scheduler.step()…
             session.updated()           # before the scheduler's step and before zero_grad
         …zero_grad…
         session.end()
 
-Between steps (no step open, no micro-batch fetched) `epoch` saves what is due, or stands still until a replay feeds the
-next step: a framework must not fetch the first batch of a step before the step before has ended.
+Between steps (no step open, no micro-batch fetched) `epoch` saves what is due, or stands still
+until a replay feeds the next step: a framework must not fetch the first batch of a step before the
+step before has ended.
 """
 
 # B rows, T positions.
@@ -34,19 +37,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 from spiketriage.errors import GuardStopError, UsageError
-from spiketriage.records import Link
-from spiketriage.train import ddp, random_state
+from spiketriage.nouns.telemetry import Link
 from spiketriage.train.adapters.batch import record_batch
 from spiketriage.train.adapters.feed import Feed
 from spiketriage.train.adapters.layers import Layers
 from spiketriage.train.adapters.source import Micro
 from spiketriage.train.adapters.state import Counters, Parts, held, put
 from spiketriage.train.adapters.untouched import untouched
-from spiketriage.train.guard import Decision, Guard, Policy
+from spiketriage.train.generations.rank_state import RankState, digest_state
+from spiketriage.train.guarding.guard import Decision, Guard, Policy
 from spiketriage.train.harness import Loaded, Overrides
-from spiketriage.train.observer import CLIP_EPS, Observer
-from spiketriage.train.rank_state import RankState, digest_state
-from spiketriage.train.step_recorder import StepRecorder
+from spiketriage.train.recording import ddp, random_state
+from spiketriage.train.recording.observer import CLIP_EPS, Observer
+from spiketriage.train.recording.step_recorder import StepRecorder
 
 
 class RolledBack(Exception):
@@ -58,7 +61,10 @@ class RolledBack(Exception):
 
 
 class Session:
-    """One life of a loop, from its objects' construction to its end; a rollback or a load begins another one."""
+    """One life of a loop, from its objects' construction to its end.
+
+    A rollback or a load begins another one.
+    """
 
     parts: Parts
 
@@ -85,7 +91,8 @@ class Session:
     def take(self, parts: Parts) -> None:
         """Watch these objects, and let them hold the generation to begin from.
 
-        Whoever changes them between this and the first step, as a faulty resume does, is seen: digests are taken then.
+        Whoever changes them between this and the first step, as a faulty resume does, is seen:
+        digests are taken then.
         """
         self.parts = parts
         self.feed.opened(self)
@@ -102,25 +109,36 @@ class Session:
         """Everything that this rank needs to go on, as it stands in memory."""
         cursor = {"step": self.last_step, "epoch": self.epoch_number, "at": self.at}
         guard = {} if self._guard is None else self._guard.state()
-        return held(self.parts, Counters(cursor=cursor, guard=guard, num_tokens=int(self._num_tokens)))
+        return held(
+            self.parts, Counters(cursor=cursor, guard=guard, num_tokens=int(self._num_tokens))
+        )
 
     def _restore(self, generation: Path) -> RankState:
         self._restored = state = self.feed.read(generation, self.parts)
         put(state, self.parts)
-        self.last_step, self.epoch_number, self.at = (int(state.cursor[name]) for name in ("step", "epoch", "at"))
+        self.last_step, self.epoch_number, self.at = (
+            int(state.cursor[name]) for name in ("step", "epoch", "at")
+        )
         self._num_tokens = float(state.num_tokens)
         return state
 
     def _settle(self) -> None:
-        """The last moment before the first step: generators as saved, and the digests of what is held."""
+        """The last moment before the first step.
+
+        Generators as saved, and the digests of what is held.
+        """
         state, self._restored = self._restored, None
         if state is None or self.feed.generation is None:
             return
-        if self.feed.loader == "verified":  # whatever the loop's own code made of the first one since
+        if (
+            self.feed.loader == "verified"
+        ):  # whatever the loop's own code made of the first one since
             put(self.feed.read(self.feed.generation, self.parts), self.parts)
         random_state.restore(state.rng)
         digests = digest_state(self.state())
-        self.loaded = Loaded(generation=self.feed.generation.name, step=self.last_step, digests=digests)
+        self.loaded = Loaded(
+            generation=self.feed.generation.name, step=self.last_step, digests=digests
+        )
         self.feed.loaded(self.loaded)
 
     # --- the data
@@ -129,17 +147,26 @@ class Session:
     def num_left(self) -> int:
         """Micro-batches between the cursor and the end of its epoch."""
         places = (one.split(":") for one in self.feed.left_out)
-        out = sum(1 for epoch, place in places if int(epoch) == self.epoch_number and int(place) >= self.at)
+        out = sum(
+            1
+            for epoch, place in places
+            if int(epoch) == self.epoch_number and int(place) >= self.at
+        )
         return len(self.parts.source) - self.at - out
 
     @property
     def is_at_end(self) -> bool:
         """Whether the micro-batch fetched last is the last one of its epoch, in a probe as in a step."""
         last = self._pending[-1].wanted
-        return all(f"{last.epoch}:{at}" in self.feed.left_out for at in range(last.at + 1, len(self.parts.source)))
+        return all(
+            f"{last.epoch}:{at}" in self.feed.left_out
+            for at in range(last.at + 1, len(self.parts.source))
+        )
 
     def start_epoch(self) -> int:
-        """Move a cursor that stands at the end of an epoch to the next one; returns the micro-batches that are left.
+        """Move a cursor that stands at the end of an epoch to the next one.
+
+        Returns the micro-batches that are left.
 
         Raises:
             UsageError: an epoch has no micro-batch.
@@ -187,7 +214,10 @@ class Session:
 
     @property
     def is_taken(self) -> bool:
-        """Whether the update of the step under way is, or was, to be taken; not before `may_update` has said so."""
+        """Whether the update of the step under way is, or was, to be taken.
+
+        Not before `may_update` has said so.
+        """
         return self._is_taken
 
     def begin(self) -> None:
@@ -204,8 +234,13 @@ class Session:
         """The forward pass of the next micro-batch of the step begins."""
         self._layers.record, self._layers.number = self._record, len(self._sums)
 
-    def loss(self, loss_sum: Tensor, num_tokens: Tensor | float, *, per_sample_B: Tensor | None = None) -> None:
-        """The loss of a micro-batch, nats summed over its valid tokens on this rank; per sample as a mean per token."""
+    def loss(
+        self, loss_sum: Tensor, num_tokens: Tensor | float, *, per_sample_B: Tensor | None = None
+    ) -> None:
+        """The loss of a micro-batch, nats summed over its valid tokens on this rank.
+
+        Per sample as a mean per token.
+        """
         loss = loss_sum.detach().double().reshape(())
         count = torch.as_tensor(num_tokens, dtype=torch.float64, device=loss.device).reshape(())
         self._sums.append(torch.stack([loss, count]))
@@ -213,7 +248,9 @@ class Session:
             self._record.series("loss/per_sample", per_sample_B.detach())
 
     def reduced(self) -> Tensor:
-        """Record losses and gradients; the global norm before clipping, fp32 (), equal on every rank. Collective.
+        """Record losses and gradients.
+
+        The global norm before clipping, fp32 (), equal on every rank. Collective.
 
         Raises:
             UsageError: no step is open, or nobody told a loss.
@@ -222,7 +259,9 @@ class Session:
         if record is None or not self._sums:
             raise UsageError("begin and loss come before the gradients are looked at")
         record.ids(_name(self._pending))
-        record.content({name: digest for micro in self._pending for name, digest in micro.documents.items()})
+        record.content(
+            {name: digest for micro in self._pending for name, digest in micro.documents.items()}
+        )
         self._layers.finish(record)
         local = torch.stack(self._sums).sum(0)
         self._totals = local.clone()
@@ -236,7 +275,10 @@ class Session:
         return self._observer.reduced_gradients(record)
 
     def may_update(self, norm: Tensor) -> bool:
-        """Whether the update is to be taken. Collective where there is a guard; with one, a host sync."""
+        """Whether the update is to be taken. Collective where there is a guard.
+
+        With one, a host sync.
+        """
         record = self._given()
         self._log_clip(record, norm)
         self._is_judged = True
@@ -252,10 +294,12 @@ class Session:
         return self._is_taken
 
     def updated(self) -> None:
-        """Record what the update did; after the optimizer's step, before the scheduler's and before gradients go.
+        """Record what the update did.
 
-        The guard is not told: a recorder that is over its budget measures some updates only, and a replay, which
-        measures each, would then decide otherwise than production did.
+        After the optimizer's step, before the scheduler's and before gradients go.
+
+        The guard is not told: a recorder that is over its budget measures some updates only, and a
+        replay, which measures each, would then decide otherwise than production did.
         """
         self._observer.updated(self._given())
         self._is_updated = True
@@ -269,7 +313,9 @@ class Session:
         record, opened = self._given(), self._open
         assert opened is not None
         if self._is_taken and not self._is_updated:
-            raise UsageError("the update was not told of: call updated() right after the optimizer's step")
+            raise UsageError(
+                "the update was not told of: call updated() right after the optimizer's step"
+            )
         if self.feed.probe is None:
             if not self._is_taken:
                 record.log({"lr": self._lr()})
@@ -292,7 +338,10 @@ class Session:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """A step that is open when the loop raises leaves no record, which is evidence itself."""
         opened = self._open
@@ -351,7 +400,9 @@ class Session:
 
         def seal(numbers: list[float]) -> None:
             coefficient = min(1.0, max_norm / (numbers[0] + CLIP_EPS)) if max_norm > 0 else 1.0
-            record.links[link] = struct.pack("<2d", coefficient if numbers[0] == numbers[0] else numbers[0], lr)
+            record.links[link] = struct.pack(
+                "<2d", coefficient if numbers[0] == numbers[0] else numbers[0], lr
+            )
 
         record.defer(norm, seal)
 
@@ -367,11 +418,17 @@ class Session:
                 overflow=overflow,
                 ids=[f"{micro.wanted.epoch}:{micro.wanted.at}" for micro in self._pending],
             )
-        except GuardStopError as stop:  # the step's record is evidence: it is finished before the job ends
+        except (
+            GuardStopError
+        ) as stop:  # the step's record is evidence: it is finished before the job ends
             self._stop = stop
             return guard.last
 
 
 def _name(micros: Sequence[Micro]) -> dict[str, Any]:
     first = micros[0].wanted
-    return {"epoch": first.epoch, "at": first.at, "micros": [list(micro.wanted.keys) for micro in micros]}
+    return {
+        "epoch": first.epoch,
+        "at": first.at,
+        "micros": [list(micro.wanted.keys) for micro in micros],
+    }

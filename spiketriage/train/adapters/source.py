@@ -1,10 +1,14 @@
-"""The data of a loop: a `DataLoader` taken apart, so that every micro-batch has a name from which it can be read again.
+"""The data of a loop.
 
-It never draws from the training's generators and never changes what the user's data set or collation returns.
+A `DataLoader` taken apart, so that every micro-batch has a name from which it can be read again.
 
-A micro-batch is named by its epoch and the keys that the batch sampler gave: a pure function of both is what reading
-and collating them gives, since both draw from a stream that this name fixes. So does the order of an epoch, from the
-seed and the epoch's number; a rank's share is the sampler's own business, as ever.
+It never draws from the training's generators and never changes what the user's data set or
+collation returns.
+
+A micro-batch is named by its epoch and the keys that the batch sampler gave: a pure function of
+both is what reading and collating them gives, since both draw from a stream that this name fixes.
+So does the order of an epoch, from the seed and the epoch's number; a rank's share is the sampler's
+own business, as ever.
 """
 
 from __future__ import annotations
@@ -35,7 +39,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """A micro-batch as read: its examples, and the digest of every document's bytes as they were consumed."""
+    """A micro-batch as read.
+
+    Its examples, and the digest of every document's bytes as they were consumed.
+    """
 
     wanted: Wanted
     examples: list[Any]
@@ -58,10 +65,13 @@ class Micro:
 
 
 class Source:
-    """The micro-batches of `loader`, by name or in order; `loader` is a torch `DataLoader` or one that accelerate made.
+    """The micro-batches of `loader`, by name or in order.
 
-    A data set may have `content(key) -> {document: bytes}`, the documents behind an example under their names in the
-    data index; otherwise an example is a document of its own, named by epoch and key.
+    `loader` is a torch `DataLoader` or one that accelerate made.
+
+    A data set may have `content(key) -> {document: bytes}`, the documents behind an example under
+    their names in the data index; otherwise an example is a document of its own, named by epoch and
+    key.
 
     Raises:
         UsageError: the data set is iterable or unbatched: its examples have no names.
@@ -70,7 +80,8 @@ class Source:
     def __init__(self, loader: Any, *, seed: int = 0) -> None:
         if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
             raise UsageError(
-                "a loader whose examples have no keys cannot be read again: this needs a map-style data set in batches",
+                "a loader whose examples have no keys cannot be read again: this needs a "
+                "map-style data set in batches",
                 hint="give the data set __getitem__ and __len__, and the loader a batch_size",
             )
         self._loader, self._seed = loader, seed
@@ -83,7 +94,9 @@ class Source:
         """Micro-batches of this rank in an epoch."""
         return len(self._loader.batch_sampler)
 
-    def names(self, epoch: int, at: int = 0, left_out: frozenset[str] = frozenset()) -> Iterator[Wanted]:
+    def names(
+        self, epoch: int, at: int = 0, left_out: frozenset[str] = frozenset()
+    ) -> Iterator[Wanted]:
         """Names of `epoch` from its place `at` on, without those at places `<epoch>:<at>` in `left_out`."""
         stream = Stream(self._seed, "order", epoch)
         with stream:
@@ -97,7 +110,9 @@ class Source:
             if place >= at and f"{epoch}:{place}" not in left_out:
                 yield Wanted(epoch=epoch, at=place, keys=tuple(keys))
 
-    def epoch(self, epoch: int, at: int = 0, left_out: frozenset[str] = frozenset()) -> Iterator[Micro]:
+    def epoch(
+        self, epoch: int, at: int = 0, left_out: frozenset[str] = frozenset()
+    ) -> Iterator[Micro]:
         """The micro-batches of these names, read by the workers that the loader asks for."""
         loader = self._loader
         if not loader.num_workers:
@@ -106,7 +121,13 @@ class Source:
             return
         settings = {
             name: getattr(loader, name)
-            for name in ("num_workers", "pin_memory", "timeout", "worker_init_fn", "prefetch_factor")
+            for name in (
+                "num_workers",
+                "pin_memory",
+                "timeout",
+                "worker_init_fn",
+                "prefetch_factor",
+            )
         }
         names = _Names(lambda: self.names(epoch, at, left_out), len(self))
         stream = Stream(self._seed, "workers", epoch)
@@ -140,7 +161,8 @@ class Source:
             if hasattr(one, "set_epoch"):
                 one.set_epoch(epoch)
         for generator in _generators(self._samplers):
-            # One that goes on from epoch to epoch would make an epoch's order depend on how often it was begun.
+            # One that goes on from epoch to epoch would make an epoch's order depend on how often
+            # it was begun.
             # One that a sampler made for itself since is that sampler's business.
             if id(generator) in self._first_seeds:
                 generator.manual_seed(self._first_seeds[id(generator)] + epoch)

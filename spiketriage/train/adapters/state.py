@@ -1,4 +1,6 @@
-"""The whole state of a training loop as a generation keeps it: read off the live objects, and put back into them.
+"""The whole state of a training loop as a generation keeps it.
+
+Read off the live objects, and put back into them.
 
 It never loads or saves a file and never builds an object.
 """
@@ -13,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spiketriage.train import module_state, random_state
 from spiketriage.train.adapters.source import Source
+from spiketriage.train.generations import module_state
+from spiketriage.train.generations.rank_state import RankState
 from spiketriage.train.harness import Overrides
-from spiketriage.train.rank_state import RankState
+from spiketriage.train.recording import random_state
 
 
 class Stateful(Protocol):
@@ -38,11 +41,12 @@ Passes = Callable[[Sequence[Any], Overrides], None]
 class Parts:
     """What a loop or framework has built, for a session to watch, save and restore.
 
-    `model` and `optimizer` are the innermost ones; `reducer` is a `DistributedDataParallel` around the model, if any.
-    `num_micro` micro-batches make a step (the last of an epoch may have fewer). `max_norm` is the clipping threshold, 0
-    for none. `passes` runs forward and backward of a step's batches as the loop does, under overrides, and takes no
-    step; None where only the loop itself can do that. `layers` are the modules whose outputs are recorded (None: the
-    blocks of the model). `config` is everything that decides the run's numbers, plain JSON.
+    `model` and `optimizer` are the innermost ones; `reducer` is a `DistributedDataParallel` around
+    the model, if any. `num_micro` micro-batches make a step (the last of an epoch may have fewer).
+    `max_norm` is the clipping threshold, 0 for none. `passes` runs forward and backward of a step's
+    batches as the loop does, under overrides, and takes no step; None where only the loop itself
+    can do that. `layers` are the modules whose outputs are recorded (None: the blocks of the
+    model). `config` is everything that decides the run's numbers, plain JSON.
     """
 
     model: nn.Module
@@ -69,17 +73,29 @@ class Parts:
 
     @property
     def blocks(self) -> Mapping[str, nn.Module]:
-        """The modules whose outputs are recorded: by default the members of the longest `ModuleList`."""
+        """The modules whose outputs are recorded.
+
+        By default the members of the longest `ModuleList`.
+        """
         if self.layers is not None:
             return self.layers
-        lists = {name: one for name, one in self.model.named_modules() if isinstance(one, nn.ModuleList)}
+        lists = {
+            name: one for name, one in self.model.named_modules() if isinstance(one, nn.ModuleList)
+        }
         longest = max(lists, key=lambda name: len(lists[name]), default=None)
-        return {} if longest is None else {f"{longest}.{n}": one for n, one in enumerate(lists[longest])}
+        return (
+            {}
+            if longest is None
+            else {f"{longest}.{n}": one for n, one in enumerate(lists[longest])}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """What a session counts, beside what the parts hold; `cursor` names the next micro-batch and the last step."""
+    """What a session counts, beside what the parts hold.
+
+    `cursor` names the next micro-batch and the last step.
+    """
 
     cursor: Mapping[str, Any]
     guard: Mapping[str, Any]
@@ -106,12 +122,19 @@ def held(parts: Parts, counters: Counters) -> RankState:
 
 
 def put(state: RankState, parts: Parts) -> None:
-    """Let the parts hold `state`: parameters, buffers, moments, settings of the groups, scheduler, scaler."""
+    """Let the parts hold `state`.
+
+    Parameters, buffers, moments, settings of the groups, scheduler, scaler.
+    """
     module_state.put(state, parts.model, parts.optimizer)
-    for group, settings in zip(parts.optimizer.param_groups, state.scheduler["groups"], strict=True):
+    for group, settings in zip(
+        parts.optimizer.param_groups, state.scheduler["groups"], strict=True
+    ):
         group.update(_like(settings, group))
     if parts.scheduler is not None:
-        parts.scheduler.load_state_dict(_like(state.scheduler["scheduler"], parts.scheduler.state_dict()))
+        parts.scheduler.load_state_dict(
+            _like(state.scheduler["scheduler"], parts.scheduler.state_dict())
+        )
     if parts.scaler is not None and state.scaler:
         parts.scaler.load_state_dict(dict(state.scaler))
 
@@ -121,7 +144,10 @@ def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The value in plain JSON: tensors and numpy's numbers as numbers, tuples as lists; the rest is left out."""
+    """The value in plain JSON: tensors and numpy's numbers as numbers, tuples as lists.
+
+    The rest is left out.
+    """
     if isinstance(value, Tensor):
         return value.item() if value.numel() == 1 else value.tolist()
     if isinstance(value, np.generic):
@@ -135,9 +161,12 @@ def _plain(value: Any) -> Any:
 
 
 def _like(stored: Any, live: Any) -> Any:
-    """`stored` JSON in the types that the live value has: tuples, tensors in place of numbers, keys that are no text.
+    """`stored` JSON in the types that the live value has.
 
-    What JSON cannot tell from the live value is that value: `MultiStepLR` keeps its milestones in a `Counter`.
+    Tuples, tensors in place of numbers, keys that are no text.
+
+    What JSON cannot tell from the live value is that value: `MultiStepLR` keeps its milestones in a
+    `Counter`.
     """
     if isinstance(live, Mapping) and isinstance(stored, Mapping):
         names = {str(name): name for name in live}

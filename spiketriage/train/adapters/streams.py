@@ -1,6 +1,7 @@
 """Streams of randomness of their own for the order of the data and for reading it, beside the training's.
 
-The training's generators never feel that data was read: what a batch holds follows from its name alone.
+The training's generators never feel that data was read: what a batch holds follows from its name
+alone.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ State = tuple[Any, Any, torch.Tensor]
 
 
 class Stream:
-    """`with stream:` the CPU generators of Python, numpy and torch draw from this stream; afterwards from their own.
+    """`with stream:` the CPU generators of Python, numpy and torch draw from this stream.
 
-    It starts at a place that `names` fix and goes on where it was. Generators of devices are left alone: a data set
-    that draws on an accelerator is not covered.
+    Afterwards from their own.
+
+    It starts at a place that `names` fix and goes on where it was. Generators of devices are left
+    alone: a data set that draws on an accelerator is not covered.
     """
 
     def __init__(self, *names: object) -> None:
@@ -31,7 +34,10 @@ class Stream:
 
     @classmethod
     def from_here(cls) -> Stream:
-        """A stream that begins where the generators stand: a block in it draws as the training would, unnoticed."""
+        """A stream that begins where the generators stand.
+
+        A block in it draws as the training would, unnoticed.
+        """
         stream = cls()
         stream._own = _take()
         return stream
@@ -42,12 +48,17 @@ class Stream:
             seed = int.from_bytes(raw_of_bytes(repr(self._names).encode())[:4], "little")
             random.seed(seed)
             np.random.seed(seed)
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the accelerators, too
+            torch.default_generator.manual_seed(
+                seed
+            )  # torch.manual_seed would seed the accelerators, too
         else:
             _put(self._own)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._own = _take()
         _put(self._outer.pop())

@@ -16,7 +16,10 @@ from spiketriage.train.adapters.streams import Stream
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Generators, gradients, buffers and modes of modules are put back; inside, there are no gradients at first."""
+    """Generators, gradients, buffers and modes of modules are put back.
+
+    Inside, there are no gradients at first.
+    """
     params = list(model.parameters())
     gradients = [one.grad for one in params]
     buffers = [(one, one.detach().clone()) for one in model.buffers()]

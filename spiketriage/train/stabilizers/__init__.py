@@ -1,8 +1,12 @@
-"""Stabilizers: one small file each, to be lifted into anybody's model; `STABILIZERS` lists them in bring-up order.
+"""Stabilizers: one small file each, to be lifted into anybody's model.
 
-The guard is among them: it stands in the loop, not in the model, and takes the place where a loop is ready for it.
+`STABILIZERS` lists them in bring-up order.
 
-This page never imports torch, so that the desk can list the members; their words are read from their files.
+The guard is among them: it stands in the loop, not in the model, and takes the place where a loop
+is ready for it.
+
+This page never imports torch, so that the desk can list the members; their words are read from
+their files.
 """
 
 from __future__ import annotations
@@ -11,8 +15,8 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-# Bring-up order: first what the loss and its gradient mean, then what the step does with them, then what only
-# large, sparse or low-precision models need.
+# Bring-up order: first what the loss and its gradient mean, then what the step does with them, then
+# what only large, sparse or low-precision models need.
 ORDER: tuple[str, ...] = (
     "stabilizers.cross_entropy",
     "stabilizers.accumulation",
@@ -31,7 +35,10 @@ ORDER: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stabilizer:
-    """One member as its file describes it: `module` is its name below `spiketriage.train`, the rest its constants."""
+    """One member as its file describes it.
+
+    `module` is its name below `spiketriage.train`, the rest its constants.
+    """
 
     module: str
     name: str
@@ -46,7 +53,9 @@ def described(module: str) -> Stabilizer:
     told = {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in _WORDS
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and node.targets[0].id in _WORDS
     }
     return Stabilizer(module=module, **{word.lower(): told[word] for word in _WORDS})
 

@@ -1,16 +1,24 @@
 """Clipping by the global norm of the gradient, over replicated, FSDP2-sharded and tensor-parallel parameters together.
 
-It never clips by a norm that only one rank has seen: each rank would scale differently, and replicas part for good.
+It never clips by a norm that only one rank has seen: each rank would scale differently, and
+replicas part for good.
 
-- Tensor: every `.grad`, after its reduction and before the optimizer. A plain tensor counts as replicated, a DTensor
-  as its parameter's placements say; a gradient placed otherwise (Partial) is brought there for the norm.
-- Precision: a tensor's norm in fp32 (an element beyond 1.8e19 overflows to inf and counts as nonfinite), the sum of
+- Tensor: every `.grad`, after its reduction and before the optimizer. A plain tensor counts as
+  replicated, a DTensor
+  as its parameter's placements say; a gradient placed otherwise (Partial) is brought there for the
+  norm.
+- Precision: a tensor's norm in fp32 (an element beyond 1.8e19 overflows to inf and counts as
+  nonfinite), the sum of
   squares over tensors and ranks in fp64, the result in fp32.
-- Equality: each sharded mesh dimension adds one all-reduce of one number; every rank then holds the same bits, if
+- Equality: each sharded mesh dimension adds one all-reduce of one number; every rank then holds the
+  same bits, if
   replicas do. `norms_of_ranks` shows whether they do.
-- Nonfinite norm: gradients stay as they are, bit for bit, the coefficient is 1 and `finite` is False on every rank.
-  The caller must skip the step; clipping cannot repair it (g · c/inf = 0 or NaN, which hides the evidence).
-- Gradient: scaled by min(1, max_norm / (norm + 1e-6)) as `torch.nn.utils.clip_grad_norm_` does (arXiv 1211.5063,
+- Nonfinite norm: gradients stay as they are, bit for bit, the coefficient is 1 and `finite` is
+  False on every rank.
+  The caller must skip the step; clipping cannot repair it (g · c/inf = 0 or NaN, which hides the
+  evidence).
+- Gradient: scaled by min(1, max_norm / (norm + 1e-6)) as `torch.nn.utils.clip_grad_norm_` does
+  (arXiv 1211.5063,
   section 3.2). Steps under the threshold are multiplied by exactly 1.
 """
 
@@ -28,19 +36,28 @@ from spiketriage.errors import UsageError
 
 NAME = "global-clip"
 REMOVES = (
-    "One bad batch moving the weights by an unbounded step, and ranks that part because each clips by its own norm."
+    "One bad batch moving the weights by an unbounded step, and ranks that part because each "
+    "clips by its own norm."
 )
-COST = "One pass over the gradients and one scalar all-reduce a sharded mesh dimension; the norm is recorded anyway."
-WHEN = "From step 0 of every run, at 1.0; lower it when the running median of the norm lies far below."
+COST = (
+    "One pass over the gradients and one scalar all-reduce a sharded mesh dimension; the norm "
+    "is recorded anyway."
+)
+WHEN = (
+    "From step 0 of every run, at 1.0; lower it when the running median of the norm lies far below."
+)
 
 Groups = tuple[dist.ProcessGroup, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clipped:
-    """What was done: tensors of shape (), equal on every rank, on the gradients' device (reading one is a sync).
+    """What was done.
 
-    `norm` fp32 before clipping, `coefficient` fp32 in (0, 1], `finite` bool: False means that the step must be skipped.
+    Tensors of shape (), equal on every rank, on the gradients' device (reading one is a sync).
+
+    `norm` fp32 before clipping, `coefficient` fp32 in (0, 1], `finite` bool: False means that the
+    step must be skipped.
     """
 
     norm: Tensor
@@ -48,11 +65,16 @@ class Clipped:
     finite: Tensor
 
 
-def global_norm(parameters: Iterable[Tensor], *, stage_group: dist.ProcessGroup | None = None) -> Tensor:
-    """L2 norm of all gradients of the model, fp32 (); collective over the mesh of every sharded parameter.
+def global_norm(
+    parameters: Iterable[Tensor], *, stage_group: dist.ProcessGroup | None = None
+) -> Tensor:
+    """L2 norm of all gradients of the model, fp32 ().
 
-    `stage_group` holds one rank of each pipeline stage, when there are stages. Every rank passes the same parameters in
-    the same order; one without a gradient counts 0, so that no rank leaves out a collective.
+    Collective over the mesh of every sharded parameter.
+
+    `stage_group` holds one rank of each pipeline stage, when there are stages. Every rank passes
+    the same parameters in the same order; one without a gradient counts 0, so that no rank leaves
+    out a collective.
 
     Raises:
         UsageError: there is no parameter.
@@ -79,7 +101,9 @@ def local_norm(parameters: Iterable[Tensor]) -> Tensor:
     return torch.stack([_local_square(parameter) for parameter in parameters]).sum().sqrt().float()
 
 
-def clip_(parameters: Iterable[Tensor], max_norm: float, *, stage_group: dist.ProcessGroup | None = None) -> Clipped:
+def clip_(
+    parameters: Iterable[Tensor], max_norm: float, *, stage_group: dist.ProcessGroup | None = None
+) -> Clipped:
     """Scale all gradients in place so that their global norm is at most `max_norm`; collective.
 
     Raises:
@@ -94,13 +118,18 @@ def clip_(parameters: Iterable[Tensor], max_norm: float, *, stage_group: dist.Pr
     coefficient = torch.where(finite, (max_norm / (norm + 1e-6)).clamp(max=1.0), 1.0)
     for parameter in parameters:
         if parameter.grad is not None:
-            held = parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
+            held = (
+                parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
+            )
             held.mul_(coefficient)
     return Clipped(norm=norm, coefficient=coefficient, finite=finite)
 
 
 def norms_of_ranks(norm: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Each rank's own value of `norm`, fp32 (R,); collective. More than one distinct value is a fault."""
+    """Each rank's own value of `norm`, fp32 (R,).
+
+    Collective. More than one distinct value is a fault.
+    """
     gathered = [torch.empty_like(norm) for _ in range(dist.get_world_size(group))]
     dist.all_gather(gathered, norm.detach().clone(), group=group)
     return torch.stack(gathered)
@@ -111,8 +140,13 @@ def _sharded_over(parameter: Tensor) -> Groups:
     if not isinstance(parameter, DTensor):
         return ()
     mesh = parameter.device_mesh
-    # Not `is_shard()`: it is False for the strided shards of FSDP2 over tensor parallelism (torch 2.13).
-    return tuple(mesh.get_group(dim) for dim, place in enumerate(parameter.placements) if not place.is_replicate())
+    # Not `is_shard()`: it is False for the strided shards of FSDP2 over tensor parallelism (torch
+    # 2.13).
+    return tuple(
+        mesh.get_group(dim)
+        for dim, place in enumerate(parameter.placements)
+        if not place.is_replicate()
+    )
 
 
 def _local_square(parameter: Tensor) -> Tensor:

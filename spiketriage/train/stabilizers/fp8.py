@@ -1,16 +1,22 @@
 """FP8 with per-tensor scales, current or delayed by an amax history, emulated in wide arithmetic on any device.
 
-It never speeds anything up: it shows what E4M3 and E5M2 do to a model, and holds the state that a generation must
-carry.
+It never speeds anything up: it shows what E4M3 and E5M2 do to a model, and holds the state that a
+generation must carry.
 
-- Tensor: the two inputs of a product in E4M3, the gradient of its output in E5M2 (arXiv 2209.05433, section 3).
-- Precision: amax and scales fp32; values are cast to the 8-bit dtype and back, products are accumulated in fp32. What
-  comes back has the tensor's own dtype, so bf16 adds its own rounding (2^-9), which a real kernel does not. Clamping
-  before the cast makes E5M2 saturate too (the bare cast gives inf there, and 448 in E4M3).
-- Scale: largest · 2^-margin / amax, no rounding to a power of two. amax 0 or nonfinite keeps the scale that was
-  there: an all-zero tensor must not give 1/0 (pytorch/ao#3356). Delayed scaling uses the maximum of the history
-  (Transformer Engine's default), so a jump of amax saturates until the next step; that share is reported.
-- Distribution: reduce amax over the ranks that share the tensor (`group`), not over all data ranks by habit
+- Tensor: the two inputs of a product in E4M3, the gradient of its output in E5M2 (arXiv 2209.05433,
+  section 3).
+- Precision: amax and scales fp32; values are cast to the 8-bit dtype and back, products are
+  accumulated in fp32. What
+  comes back has the tensor's own dtype, so bf16 adds its own rounding (2^-9), which a real kernel
+  does not. Clamping before the cast makes E5M2 saturate too (the bare cast gives inf there, and 448
+  in E4M3).
+- Scale: largest · 2^-margin / amax, no rounding to a power of two. amax 0 or nonfinite keeps the
+  scale that was
+  there: an all-zero tensor must not give 1/0 (pytorch/ao#3356). Delayed scaling uses the maximum of
+  the history (Transformer Engine's default), so a jump of amax saturates until the next step; that
+  share is reported.
+- Distribution: reduce amax over the ranks that share the tensor (`group`), not over all data ranks
+  by habit
   (NVIDIA/Megatron-LM#442 diverged near 1,000 iterations that way).
 - Gradient: straight through the casts; products of the backward pass use the quantised operands.
 """
@@ -32,13 +38,19 @@ from spiketriage.errors import EvidenceError
 
 NAME = "fp8-scaling"
 REMOVES = "FP8 values that saturate or vanish unseen, and scales that are forgotten at a resume."
-COST = "Two casts a tensor here; in a real kernel one amax a tensor and, for current scaling, one more pass."
+COST = (
+    "Two casts a tensor here; in a real kernel one amax a tensor and, for current scaling, one "
+    "more pass."
+)
 WHEN = "With FP8 only; current scaling first, delayed once saturation shares stay at zero."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """An 8-bit float: torch's dtype, its largest finite value, and `reach`, half a step beyond it."""
+    """An 8-bit float.
+
+    Torch's dtype, its largest finite value, and `reach`, half a step beyond it.
+    """
 
     name: str
     dtype: torch.dtype
@@ -52,9 +64,12 @@ E5M2 = Format(name="e5m2", dtype=torch.float8_e5m2, largest=57344.0, reach=61440
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantised:
-    """A tensor after its trip through 8 bits, in its own dtype, and what the trip cost; reports are fp32 ().
+    """A tensor after its trip through 8 bits, in its own dtype, and what the trip cost.
 
-    Shares are of all elements: clipped by more than rounding would (beyond the reach), and nonzero that became zero.
+    Reports are fp32 ().
+
+    Shares are of all elements: clipped by more than rounding would (beyond the reach), and nonzero
+    that became zero.
     """
 
     values: Tensor
@@ -65,7 +80,10 @@ class Quantised:
 
 
 def amax_of(values: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Largest magnitude over the ranks of `group`, fp32 (); collective only when a group is given."""
+    """Largest magnitude over the ranks of `group`, fp32 ().
+
+    Collective only when a group is given.
+    """
     if not values.numel():
         return torch.zeros((), device=values.device)
     amax = values.detach().abs().amax().float()
@@ -75,13 +93,19 @@ def amax_of(values: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
 
 
 def scale_for(amax: Tensor, kept: Tensor, form: Format, margin: int) -> Tensor:
-    """The factor that brings `amax` to the largest value over 2^margin; `kept` where amax says nothing."""
+    """The factor that brings `amax` to the largest value over 2^margin.
+
+    `kept` where amax says nothing.
+    """
     scale = form.largest * 2.0**-margin / amax
     return torch.where((amax > 0) & torch.isfinite(amax) & torch.isfinite(scale), scale, kept)
 
 
 def quantise(values: Tensor, scale: Tensor, form: Format) -> Quantised:
-    """`values` · scale, clamped, rounded to `form` (to nearest, ties to even), and back; NaN stays NaN."""
+    """`values` · scale, clamped, rounded to `form` (to nearest, ties to even), and back.
+
+    NaN stays NaN.
+    """
     scaled = values.detach().float() * scale
     stored = scaled.clamp(-form.largest, form.largest).to(form.dtype).float()
     num = max(scaled.numel(), 1)
@@ -97,13 +121,19 @@ def quantise(values: Tensor, scale: Tensor, form: Format) -> Quantised:
 def quantise_current(
     values: Tensor, form: Format, *, margin: int = 0, group: dist.ProcessGroup | None = None
 ) -> Quantised:
-    """Quantise by the tensor's own amax: stateless, never saturates, and needs the amax before the cast."""
+    """Quantise by the tensor's own amax.
+
+    Stateless, never saturates, and needs the amax before the cast.
+    """
     one = torch.ones((), device=values.device)
     return quantise(values, scale_for(amax_of(values, group), one, form, margin), form)
 
 
 class DelayedScale:
-    """Scale of one tensor by the maximum of its last `history_len` amax values; a step's amax counts from the next."""
+    """Scale of one tensor by the maximum of its last `history_len` amax values.
+
+    A step's amax counts from the next.
+    """
 
     def __init__(
         self,
@@ -120,7 +150,10 @@ class DelayedScale:
         self.last: Quantised | None = None
 
     def quantise(self, values: Tensor) -> Quantised:
-        """Quantise by the scale as it stands, then learn this tensor's amax; a nonfinite amax is not learned."""
+        """Quantise by the scale as it stands, then learn this tensor's amax.
+
+        A nonfinite amax is not learned.
+        """
         self.last = quantise(values, self.scale, self.form)
         amax = amax_of(values, self.group)
         self.history_A = self.history_A.roll(1)
@@ -129,20 +162,29 @@ class DelayedScale:
         return self.last
 
     def state_tensors(self, prefix: str) -> dict[str, Tensor]:
-        """Copies of the state by name, fp32: `<prefix>/amax_history` (A,), newest first, and `<prefix>/scale` ()."""
-        return {f"{prefix}/amax_history": self.history_A.clone(), f"{prefix}/scale": self.scale.clone()}
+        """Copies of the state by name, fp32.
+
+        `<prefix>/amax_history` (A,), newest first, and `<prefix>/scale` ().
+        """
+        return {
+            f"{prefix}/amax_history": self.history_A.clone(),
+            f"{prefix}/scale": self.scale.clone(),
+        }
 
     def load_state_tensors(self, prefix: str, stored: Mapping[str, Tensor]) -> None:
         """Take the state back, bit for bit.
 
         Raises:
-            EvidenceError: a tensor is missing or has another shape or dtype; nothing is changed then.
+            EvidenceError: a tensor is missing or has another shape or dtype; nothing is changed
+            then.
         """
         for name, mine in self.state_tensors(prefix).items():
             found = stored.get(name)
             if found is None or found.shape != mine.shape or found.dtype != mine.dtype:
                 seen = None if found is None else (tuple(found.shape), found.dtype)
-                raise EvidenceError(f"{name}: expected {tuple(mine.shape)} {mine.dtype}, found {seen}")
+                raise EvidenceError(
+                    f"{name}: expected {tuple(mine.shape)} {mine.dtype}, found {seen}"
+                )
         self.history_A = stored[f"{prefix}/amax_history"].to(self.scale.device, copy=True)
         self.scale = stored[f"{prefix}/scale"].to(self.scale.device, copy=True)
 
@@ -170,18 +212,30 @@ class LinearScales:
 
 
 def linear_scales(
-    *, history_len: int = 1024, margin: int = 0, group: dist.ProcessGroup | None = None, device: str = "cpu"
+    *,
+    history_len: int = 1024,
+    margin: int = 0,
+    group: dist.ProcessGroup | None = None,
+    device: str = "cpu",
 ) -> LinearScales:
-    """Fresh scales: E4M3 for input and weight, E5M2 for the gradient; `group` as for `DelayedScale`."""
+    """Fresh scales: E4M3 for input and weight, E5M2 for the gradient.
+
+    `group` as for `DelayedScale`.
+    """
 
     def fresh(form: Format) -> DelayedScale:
-        return DelayedScale(form, history_len=history_len, margin=margin, group=group, device=device)
+        return DelayedScale(
+            form, history_len=history_len, margin=margin, group=group, device=device
+        )
 
     return LinearScales(inputs=fresh(E4M3), weight=fresh(E4M3), grad=fresh(E5M2))
 
 
 def linear(inputs_NI: Tensor, weight_OI: Tensor, scales: LinearScales) -> Tensor:
-    """`inputs @ weight.T` (…, O) as FP8 would compute it, forward and backward; once through each pass a step."""
+    """`inputs @ weight.T` (…, O) as FP8 would compute it, forward and backward.
+
+    Once through each pass a step.
+    """
     result: Tensor = _Linear.apply(inputs_NI, weight_OI, scales)  # type: ignore[no-untyped-call]
     return result
 
@@ -189,7 +243,10 @@ def linear(inputs_NI: Tensor, weight_OI: Tensor, scales: LinearScales) -> Tensor
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs_NI: Tensor, weight_OI: Tensor, scales: LinearScales) -> Tensor:
-        inputs, weight = scales.inputs.quantise(inputs_NI).values, scales.weight.quantise(weight_OI).values
+        inputs, weight = (
+            scales.inputs.quantise(inputs_NI).values,
+            scales.weight.quantise(weight_OI).values,
+        )
         ctx.save_for_backward(inputs, weight)
         ctx.scales = scales
         return (inputs.float() @ weight.float().T).to(inputs_NI.dtype)

@@ -1,9 +1,12 @@
-"""Initial weights whose variance neither grows nor dies with width and depth: 1/fan_in, 1/√(2L), DeepNorm's constants.
+"""Initial weights whose variance neither grows nor dies with width and depth.
 
-It never draws from the global generator: each tensor's values follow from the seed and its own name, so that adding a
-layer or changing the order of construction changes no other tensor.
+1/fan_in, 1/√(2L), DeepNorm's constants.
 
-- Tensor: weights (out, in) of at least two dimensions; gains and biases are left alone. Draw the full tensor, then
+It never draws from the global generator: each tensor's values follow from the seed and its own
+name, so that adding a layer or changing the order of construction changes no other tensor.
+
+- Tensor: weights (out, in) of at least two dimensions; gains and biases are left alone. Draw the
+  full tensor, then
   shard: two ranks that draw their own shards from one seed hold the same numbers.
 - Precision: drawn in fp32 on the CPU, rounded once to the parameter's dtype.
 """
@@ -21,7 +24,10 @@ from spiketriage.digests import raw_of_bytes
 from spiketriage.errors import UsageError
 
 NAME = "scaled-init"
-REMOVES = "Residual streams that grow with depth, and logits or gradients that start too large for the learning rate."
+REMOVES = (
+    "Residual streams that grow with depth, and logits or gradients that start too large for "
+    "the learning rate."
+)
 COST = "Nothing after step 0."
 WHEN = "At step 0 only; DeepNorm for post-norm models deeper than about 30 layers."
 
@@ -35,7 +41,9 @@ class DeepNorm:
 
 
 def variance_preserving_std(fan_in: int, *, gain: float = 1.0) -> float:
-    """Standard deviation that keeps the variance of a linear layer's output: gain / √fan_in (arXiv 1502.01852, eq. 10).
+    """Standard deviation that keeps the variance of a linear layer's output.
+
+    Gain / √fan_in (arXiv 1502.01852, eq. 10).
 
     Gain 1 for linear outputs, √2 behind a ReLU.
     """
@@ -52,7 +60,10 @@ def residual_gain(num_layers: int) -> float:
 
 
 def deepnorm_decoder(num_layers: int) -> DeepNorm:
-    """Constants of a decoder-only (or encoder-only) model: (2L)^¼ and (8L)^-¼ (arXiv 2203.00555, figure 2)."""
+    """Constants of a decoder-only (or encoder-only) model.
+
+    (2L)^¼ and (8L)^-¼ (arXiv 2203.00555, figure 2).
+    """
     return DeepNorm(alpha=(2.0 * num_layers) ** 0.25, beta=(8.0 * num_layers) ** -0.25)
 
 
@@ -65,7 +76,10 @@ def deepnorm_encoder_decoder(num_encoder: int, num_decoder: int) -> tuple[DeepNo
 
 @torch.no_grad()
 def draw_(name: str, weight: Tensor, std: float, *, seed: int) -> None:
-    """Fill `weight` with N(0, std²), truncated at 3 std, in place; a function of seed, name and shape alone."""
+    """Fill `weight` with N(0, std²), truncated at 3 std, in place.
+
+    A function of seed, name and shape alone.
+    """
     digest = raw_of_bytes(f"{seed}/{name}".encode())
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
     values = torch.empty(weight.shape)
@@ -74,15 +88,22 @@ def draw_(name: str, weight: Tensor, std: float, *, seed: int) -> None:
 
 
 def initialise_(
-    named: Iterable[tuple[str, Tensor]], *, num_layers: int, residual: tuple[str, ...], seed: int, gain: float = 1.0
+    named: Iterable[tuple[str, Tensor]],
+    *,
+    num_layers: int,
+    residual: tuple[str, ...],
+    seed: int,
+    gain: float = 1.0,
 ) -> dict[str, float]:
     """Draw every weight of two or more dimensions, and return the std that each was given, by name.
 
-    A name that ends in one of `residual` gets the residual gain on top. Embeddings count as linear layers over one-hot
-    inputs here, so their fan-in is their width (last axis), as for every other weight.
+    A name that ends in one of `residual` gets the residual gain on top. Embeddings count as linear
+    layers over one-hot inputs here, so their fan-in is their width (last axis), as for every other
+    weight.
 
     Raises:
-        UsageError: a suffix in `residual` fits no weight: a renamed layer must not lose its gain silently.
+        UsageError: a suffix in `residual` fits no weight: a renamed layer must not lose its gain
+        silently.
     """
     weights = {name: tensor for name, tensor in named if tensor.dim() >= 2}
     for suffix in residual:

@@ -1,15 +1,22 @@
-"""Dynamic loss scaling for fp16: its whole state is one frozen record that goes into the generation.
+"""Dynamic loss scaling for fp16.
+
+Its whole state is one frozen record that goes into the generation.
 
 It never decides on one rank alone: an overflow anywhere in the group skips the step everywhere.
 
-- Tensor: the loss is multiplied before backward, gradients are divided after their reduction and before clipping.
-- Precision: powers of two, so scaling is exact in every binary format away from its limits; gradients must be fp32
-  (dividing fp16 gradients would underflow what the scale had saved), as `torch.amp.GradScaler` demands too.
-- Skip: `unscale_` reports, the caller leaves out `optimizer.step()`; parameters, moments and scheduler are then
+- Tensor: the loss is multiplied before backward, gradients are divided after their reduction and
+  before clipping.
+- Precision: powers of two, so scaling is exact in every binary format away from its limits;
+  gradients must be fp32
+  (dividing fp16 gradients would underflow what the scale had saved), as `torch.amp.GradScaler`
+  demands too.
+- Skip: `unscale_` reports, the caller leaves out `optimizer.step()`; parameters, moments and
+  scheduler are then
   untouched, not multiplied by 0. One host sync a step, to read the flag.
-- Rule: arXiv 1710.03740, section 3.2, and `torch.amp.GradScaler`: after `interval` finite steps in a row twice the
-  scale, after a nonfinite one half of it. GradScaler checks this rank's gradients only, and its state does not hold
-  the skips.
+- Rule: arXiv 1710.03740, section 3.2, and `torch.amp.GradScaler`: after `interval` finite steps in
+  a row twice the
+  scale, after a nonfinite one half of it. GradScaler checks this rank's gradients only, and its
+  state does not hold the skips.
 """
 
 from __future__ import annotations
@@ -26,14 +33,20 @@ from torch.distributed.tensor import DTensor
 from spiketriage.errors import EvidenceError, UsageError
 
 NAME = "loss-scale"
-REMOVES = "fp16 gradients that underflow to zero or overflow to inf, and a scale that restarts wrong after a resume."
+REMOVES = (
+    "fp16 gradients that underflow to zero or overflow to inf, and a scale that restarts wrong "
+    "after a resume."
+)
 COST = "One pass over the gradients, one flag all-reduce and one host sync a step."
 WHEN = "With fp16 only; bf16 and fp32 have the exponent range and need none."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleRule:
-    """How the scale moves; `floor` is where it stops falling (a scale that stays there is an alarm, as in GLM-130B)."""
+    """How the scale moves.
+
+    `floor` is where it stops falling (a scale that stays there is an alarm, as in GLM-130B).
+    """
 
     growth: float = 2.0
     backoff: float = 0.5
@@ -44,7 +57,10 @@ class ScaleRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleState:
-    """Everything that the next step depends on: the scale, finite steps in a row, and skips in a row and in all."""
+    """Everything that the next step depends on.
+
+    The scale, finite steps in a row, and skips in a row and in all.
+    """
 
     scale: float = 2.0**16
     num_finite: int = 0
@@ -60,10 +76,13 @@ def from_json(stored: Mapping[str, Any]) -> ScaleState:
     """The state that `to_json` wrote.
 
     Raises:
-        EvidenceError: a field is missing, unknown, or not a number: a partial state is never completed by defaults.
+        EvidenceError: a field is missing, unknown, or not a number: a partial state is never
+        completed by defaults.
     """
     fields = set(ScaleState.__dataclass_fields__)
-    if set(stored) != fields or not all(isinstance(value, int | float) for value in stored.values()):
+    if set(stored) != fields or not all(
+        isinstance(value, int | float) for value in stored.values()
+    ):
         raise EvidenceError(f"loss-scale state: expected {sorted(fields)}, found {stored}")
     return ScaleState(**stored)
 
@@ -86,8 +105,12 @@ def after(state: ScaleState, *, finite: bool, rule: ScaleRule) -> ScaleState:
     )
 
 
-def unscale_(parameters: Iterable[Tensor], scale: float, *, group: dist.ProcessGroup | None = None) -> bool:
-    """Divide every gradient by `scale` in place; whether all of them are finite on every rank of `group`.
+def unscale_(
+    parameters: Iterable[Tensor], scale: float, *, group: dist.ProcessGroup | None = None
+) -> bool:
+    """Divide every gradient by `scale` in place.
+
+    Whether all of them are finite on every rank of `group`.
 
     Collective when a process group exists (`group` = all ranks of the model, whatever they hold).
 
@@ -100,7 +123,10 @@ def unscale_(parameters: Iterable[Tensor], scale: float, *, group: dist.ProcessG
             continue
         held = parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
         if held.dtype in (torch.float16, torch.bfloat16):
-            raise UsageError(f"gradients are unscaled in fp32, not {held.dtype}", hint="keep fp32 master parameters")
+            raise UsageError(
+                f"gradients are unscaled in fp32, not {held.dtype}",
+                hint="keep fp32 master parameters",
+            )
         bad = ~torch.isfinite(held).all()
         flag = bad if flag is None else flag | bad
         held.mul_(1.0 / scale)

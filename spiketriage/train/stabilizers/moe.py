@@ -1,13 +1,20 @@
-"""Mixture of experts: router z-loss, load balancing by a bias, and the statistics that show a router going wrong.
+"""Mixture of experts.
 
-It never lets the bias into a gate's weight or a gradient: it moves the choice of experts and nothing else.
+Router z-loss, load balancing by a bias, and the statistics that show a router going wrong.
 
-- Tensor: router logits (N, E) before sigmoid or softmax; padding tokens are left out of loss, load and entropy.
+It never lets the bias into a gate's weight or a gradient: it moves the choice of experts and
+nothing else.
+
+- Tensor: router logits (N, E) before sigmoid or softmax; padding tokens are left out of loss, load
+  and entropy.
 - Precision: everything in fp32 (fp64 stays fp64), loads int64, the bias fp32.
-- Distribution: losses are sum and count, to be divided by the global count as in `cross_entropy`; loads are summed
+- Distribution: losses are sum and count, to be divided by the global count as in `cross_entropy`;
+  loads are summed
   over the data ranks before the bias moves, so the bias is equal on all of them.
-- Gradient: z-loss through log-sum-exp; gate weights through the chosen scores alone. The bias has state, no gradient,
-  and belongs in the generation: a run that forgets it routes by other experts from the first step on.
+- Gradient: z-loss through log-sum-exp; gate weights through the chosen scores alone. The bias has
+  state, no gradient,
+  and belongs in the generation: a run that forgets it routes by other experts from the first step
+  on.
 """
 
 # N tokens, E experts, C chosen experts a token.
@@ -24,15 +31,22 @@ from spiketriage.errors import UsageError
 
 NAME = "router-balance"
 REMOVES = (
-    "Router logits that blow up, experts that starve while others drop tokens, and aux losses that fight the LM loss."
+    "Router logits that blow up, experts that starve while others drop tokens, and aux losses "
+    "that fight the LM loss."
 )
 COST = "A log-sum-exp over the experts, and one all-reduce of E numbers a layer and step."
-WHEN = "With experts only, from step 0; z = 1e-3, bias speed 1e-3, and 0 for the last steps of the run."
+WHEN = (
+    "With experts only, from step 0; z = 1e-3, bias speed 1e-3, and 0 for the last steps of "
+    "the run."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Where each token goes: `expert_NC` int64, gate weights `gate_NC` fp32 that sum to 1; padding has gate 0."""
+    """Where each token goes: `expert_NC` int64, gate weights `gate_NC` fp32 that sum to 1.
+
+    Padding has gate 0.
+    """
 
     expert_NC: Tensor
     gate_NC: Tensor
@@ -43,8 +57,9 @@ class Routing:
 class RouterStatistics:
     """`load_E` assignments, int64; shares and entropies (nats) fp32 ().
 
-    `max_violation` is (largest load - mean) / mean (arXiv 2408.15664, equation 4); `token_entropy` the mean over
-    tokens of the router's entropy; `load_entropy` that of the load, log(E) when balanced.
+    `max_violation` is (largest load - mean) / mean (arXiv 2408.15664, equation 4); `token_entropy`
+    the mean over tokens of the router's entropy; `load_entropy` that of the load, log(E) when
+    balanced.
     """
 
     load_E: Tensor
@@ -89,14 +104,18 @@ class BalanceBias(nn.Module):
         expert_NC = (score_NE.detach() + self.bias_E).topk(num_chosen, dim=-1).indices
         gate_NC = score_NE.gather(-1, expert_NC)
         gate_NC = gate_NC / gate_NC.sum(-1, keepdim=True).clamp(min=torch.finfo(wide).tiny)
-        return Routing(expert_NC=expert_NC, gate_NC=gate_NC.masked_fill(~valid_N[:, None], 0.0), valid_N=valid_N)
+        return Routing(
+            expert_NC=expert_NC,
+            gate_NC=gate_NC.masked_fill(~valid_N[:, None], 0.0),
+            valid_N=valid_N,
+        )
 
     @torch.no_grad()
     def update(self, load_E: Tensor, *, group: dist.ProcessGroup | None = None) -> None:
         """Move each bias by `speed` towards the mean load; once an optimizer step, after it.
 
-        `load_E` counts this rank's step (all micro-batches); collective over `group` when a process group exists. Not
-        called in a step that is skipped.
+        `load_E` counts this rank's step (all micro-batches); collective over `group` when a process
+        group exists. Not called in a step that is skipped.
         """
         total_E = load_E.detach().clone()
         if dist.is_initialized():
@@ -115,18 +134,26 @@ def load(routing: Routing, num_experts: int) -> Tensor:
 def kept(routing: Routing, num_experts: int, capacity: int) -> Tensor:
     """Which assignments fit when an expert takes `capacity` of them, bool (N, C).
 
-    First choices go before second ones, earlier tokens before later ones (GShard, arXiv 2006.16668, algorithm 1);
-    padding takes no room and is not kept.
+    First choices go before second ones, earlier tokens before later ones (GShard, arXiv 2006.16668,
+    algorithm 1); padding takes no room and is not kept.
     """
     num_tokens, num_chosen = routing.expert_NC.shape
     order = routing.expert_NC.T.reshape(-1)
-    wanted = torch.nn.functional.one_hot(order, num_experts) * routing.valid_N.repeat(num_chosen)[:, None]
+    wanted = (
+        torch.nn.functional.one_hot(order, num_experts)
+        * routing.valid_N.repeat(num_chosen)[:, None]
+    )
     place = (wanted.cumsum(0) * wanted).sum(-1)
     return ((place >= 1) & (place <= capacity)).view(num_chosen, num_tokens).T
 
 
-def statistics(routing: Routing, logits_NE: Tensor, kept_NC: Tensor | None = None) -> RouterStatistics:
-    """Load, drops and entropies of this rank's valid tokens; no gradient. Without `kept_NC` nothing was dropped."""
+def statistics(
+    routing: Routing, logits_NE: Tensor, kept_NC: Tensor | None = None
+) -> RouterStatistics:
+    """Load, drops and entropies of this rank's valid tokens.
+
+    No gradient. Without `kept_NC` nothing was dropped.
+    """
     num_experts = logits_NE.shape[-1]
     load_E = load(routing, num_experts)
     num = load_E.sum().clamp(min=1).float()

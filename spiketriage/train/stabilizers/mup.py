@@ -1,10 +1,10 @@
 """μP: width-independent updates for AdamW by scaling init, learning rate and output, and the check that proves it.
 
-It never guesses a layer's role from its shape: the caller names the input and output layers, the rest with two
-dimensions or more are hidden.
+It never guesses a layer's role from its shape: the caller names the input and output layers, the
+rest with two dimensions or more are hidden.
 
-arXiv 2203.03466, table 8 (Adam), with m = width / base width, all relative to the base model so that m = 1 is plain
-SP:
+arXiv 2203.03466, table 8 (Adam), with m = width / base width, all relative to the base model so
+that m = 1 is plain SP:
 
 | role | std of init | learning rate | multiplier of the output | weight decay (lr · wd is what AdamW applies) |
 |---|---|---|---|---|
@@ -12,9 +12,9 @@ SP:
 | hidden (both sides grow) | base / √m | base / m | 1 | base · m |
 | output (fan-in grows) | base | base | 1 / m | base |
 
-Attention logits scale with 1/K instead of 1/√K (definition 4.1), relative to the base: √base_K / K. The decay of
-hidden weights is multiplied by m so that lr · wd stays put (arXiv 2405.13698). Adam's eps is not scaled: it must stay
-far below the gradients (1e-8 or less), which shrink with width.
+Attention logits scale with 1/K instead of 1/√K (definition 4.1), relative to the base: √base_K / K.
+The decay of hidden weights is multiplied by m so that lr · wd stays put (arXiv 2405.13698). Adam's
+eps is not scaled: it must stay far below the gradients (1e-8 or less), which shrink with width.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from spiketriage.errors import UsageError
 
 NAME = "mup"
 REMOVES = "A learning rate that was stable in the small model and diverges in the wide one."
-COST = "One multiplication at the output; the coordinate check is a few steps of models of three or four widths."
+COST = (
+    "One multiplication at the output; the coordinate check is a few steps of models of three "
+    "or four widths."
+)
 WHEN = "Before the first run of a family of sizes; not in mid-run."
 
 
@@ -70,7 +73,10 @@ def attention_scale(head_width: int, *, base_head_width: int) -> float:
 
 
 def role_of(name: str, parameter: Tensor, *, inputs: Sequence[str], outputs: Sequence[str]) -> str:
-    """The role of a parameter: its name begins with one of the named layers, or its shape has one axis."""
+    """The role of a parameter.
+
+    Its name begins with one of the named layers, or its shape has one axis.
+    """
     if name.startswith(tuple(outputs)) and parameter.dim() >= 2:
         return "output"
     if name.startswith(tuple(inputs)) or parameter.dim() < 2:
@@ -88,23 +94,35 @@ def param_groups(
     inputs: Sequence[str],
     outputs: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """Groups for `torch.optim.AdamW`, one a role; a schedule must multiply each group's own `lr`."""
+    """Groups for `torch.optim.AdamW`, one a role.
+
+    A schedule must multiply each group's own `lr`.
+    """
     members: dict[str, list[nn.Parameter]] = {}
     for name, parameter in named:
-        members.setdefault(role_of(name, parameter, inputs=inputs, outputs=outputs), []).append(parameter)
+        members.setdefault(role_of(name, parameter, inputs=inputs, outputs=outputs), []).append(
+            parameter
+        )
     groups = []
     for role, parameters in members.items():
         factor = scaling(role, width=width, base_width=base_width)
-        group = {"params": parameters, "lr": lr * factor.lr, "weight_decay": weight_decay * factor.weight_decay}
+        group = {
+            "params": parameters,
+            "lr": lr * factor.lr,
+            "weight_decay": weight_decay * factor.weight_decay,
+        }
         groups.append(group)
     return groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coordinates:
-    """`change[layer][width]`: root mean square of how far a layer's output moved in the steps, over elements, fp64.
+    """`change[layer][width]`.
 
-    `slope[layer]` is its exponent in width by least squares of the logarithms: 0 under μP, positive when it blows up.
+    Root mean square of how far a layer's output moved in the steps, over elements, fp64.
+
+    `slope[layer]` is its exponent in width by least squares of the logarithms: 0 under μP, positive
+    when it blows up.
     """
 
     change: Mapping[str, Mapping[int, float]]
@@ -125,8 +143,9 @@ def coordinate_check(
 ) -> Coordinates:
     """Scales of activation changes per width after a few steps (arXiv 2203.03466, appendix D.1).
 
-    `build(width, seed)` gives a model and a function that takes one training step of it; `layers` are names of
-    submodules whose output is a tensor; the model is called on `inputs` before and after.
+    `build(width, seed)` gives a model and a function that takes one training step of it; `layers`
+    are names of submodules whose output is a tensor; the model is called on `inputs` before and
+    after.
 
     Raises:
         UsageError: fewer than two widths, or a layer is not in the model.

@@ -1,9 +1,12 @@
-"""Learning rate as a pure function of the step: warm-up with cosine, and warm-up, stable, decay (WSD).
+"""Learning rate as a pure function of the step.
 
-It never counts steps itself: a resumed run asks for step n and gets what an uninterrupted one got, to the bit.
+Warm-up with cosine, and warm-up, stable, decay (WSD).
 
-Steps are counted from 1 (the first update), in optimizer steps: not in micro-batches, samples or tokens. Python
-floats (fp64) throughout; nothing here carries a tensor, a mask or a gradient.
+It never counts steps itself: a resumed run asks for step n and gets what an uninterrupted one got,
+to the bit.
+
+Steps are counted from 1 (the first update), in optimizer steps: not in micro-batches, samples or
+tokens. Python floats (fp64) throughout; nothing here carries a tensor, a mask or a gradient.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from dataclasses import dataclass, replace
 from spiketriage.errors import RefusedError, UsageError
 
 NAME = "schedule"
-REMOVES = "Large first steps on moments that know nothing yet, and learning rates that jump at a resume."
+REMOVES = (
+    "Large first steps on moments that know nothing yet, and learning rates that jump at a resume."
+)
 COST = "Nothing: a few Python floats a step; WSD asks for a decay before the model is at its best."
 WHEN = "From step 0 of every run; WSD when the length of the run is not fixed."
 
@@ -33,7 +38,9 @@ class WarmupCosine:
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup_steps < self.total_steps:
-            raise UsageError(f"{self.warmup_steps} warm-up steps do not fit in {self.total_steps} steps")
+            raise UsageError(
+                f"{self.warmup_steps} warm-up steps do not fit in {self.total_steps} steps"
+            )
 
     def lr(self, step: int) -> float:
         """Learning rate of update `step`."""
@@ -41,15 +48,17 @@ class WarmupCosine:
         if step <= self.warmup_steps:
             return self.peak * step / self.warmup_steps
         progress = (step - self.warmup_steps) / (self.total_steps - self.warmup_steps)
-        return self.floor + (self.peak - self.floor) * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
+        return self.floor + (self.peak - self.floor) * 0.5 * (
+            1 + math.cos(math.pi * min(progress, 1.0))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmupStableDecay:
     """Linear warm-up to `peak`, constant up to and including `decay_start`, then down to `floor` in `decay_steps`.
 
-    The decay is `1 - sqrt(progress)` (arXiv 2405.18392, section 3, better than linear there); the shape as a whole is
-    WSD of MiniCPM (arXiv 2404.06395, section 4).
+    The decay is `1 - sqrt(progress)` (arXiv 2405.18392, section 3, better than linear there); the
+    shape as a whole is WSD of MiniCPM (arXiv 2404.06395, section 4).
     """
 
     peak: float
@@ -61,7 +70,8 @@ class WarmupStableDecay:
     def __post_init__(self) -> None:
         if not 0 <= self.warmup_steps <= self.decay_start or self.decay_steps < 1:
             raise UsageError(
-                f"decay from {self.decay_start} in {self.decay_steps} after {self.warmup_steps} of warm-up"
+                f"decay from {self.decay_start} in {self.decay_steps} after "
+                f"{self.warmup_steps} of warm-up"
             )
 
     def lr(self, step: int) -> float:
@@ -82,8 +92,10 @@ class WarmupStableDecay:
         """
         if resume_step > min(self.decay_start, decay_start):
             raise RefusedError(
-                f"step {resume_step} lies inside the decay from {min(self.decay_start, decay_start)}",
-                hint=f"resume from a generation of step {min(self.decay_start, decay_start)} or older",
+                f"step {resume_step} lies inside the decay from "
+                f"{min(self.decay_start, decay_start)}",
+                hint=f"resume from a generation of step {min(self.decay_start, decay_start)} or "
+                "older",
             )
         return replace(self, decay_start=decay_start)
 

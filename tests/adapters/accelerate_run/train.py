@@ -1,4 +1,7 @@
-"""A small language model over an `Accelerator`, as a user would write it: `python accelerate_run/train.py RUN`."""
+"""A small language model over an `Accelerator`, as a user would write it.
+
+`python accelerate_run/train.py RUN`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from spiketriage.train.adapters.accelerate import AccelerateJob, AccelerateLoop
-from spiketriage.train.guard import Policy
+from spiketriage.train.guarding.guard import Policy
 
 VOCABULARY, WIDTH, NUM_STEPS = 64, 32, 20
 
@@ -38,11 +41,17 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 64), nn.Linear(64, WIDTH)
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(WIDTH),
+            nn.Linear(WIDTH, 64),
+            nn.Linear(64, WIDTH),
+        )
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         shifted_BTD = x_BTD + F.pad(x_BTD, (0, 0, 1, 0))[:, :-1]
-        return x_BTD + F.dropout(self.down(F.gelu(self.up(self.norm(shifted_BTD)))), 0.1, self.training)
+        return x_BTD + F.dropout(
+            self.down(F.gelu(self.up(self.norm(shifted_BTD)))), 0.1, self.training
+        )
 
 
 class Model(nn.Module):
@@ -68,7 +77,14 @@ def train(loop: AccelerateLoop) -> None:
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 10))
     loader = DataLoader(Rows(loop.run), batch_size=8, shuffle=True)
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
-    loop.take(accelerator, model=model, optimizer=optimizer, loader=loader, scheduler=scheduler, max_norm=1.0)
+    loop.take(
+        accelerator,
+        model=model,
+        optimizer=optimizer,
+        loader=loader,
+        scheduler=scheduler,
+        max_norm=1.0,
+    )
     torch.manual_seed(2 + accelerator.process_index)
     for batches in loop.epochs(NUM_STEPS):
         for batch in batches:

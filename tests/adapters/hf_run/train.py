@@ -1,4 +1,7 @@
-"""A small GPT-2 on the documents of a run folder, by the Hugging Face Trainer: `python hf_run/train.py RUN`."""
+"""A small GPT-2 on the documents of a run folder, by the Hugging Face Trainer.
+
+`python hf_run/train.py RUN`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 from spiketriage.train.adapters.hf_trainer import HfJob
-from spiketriage.train.guard import Policy
+from spiketriage.train.guarding.guard import Policy
 
 LENGTH, EOS, PAD = 64, 256, 257
 
@@ -62,9 +65,18 @@ def make_trainer(run: Path) -> Trainer:
     torch.set_num_threads(1)
     torch.manual_seed(1)
     config = GPT2Config(
-        vocab_size=258, n_positions=LENGTH, n_embd=48, n_layer=3, n_head=4, bos_token_id=EOS, eos_token_id=EOS
+        vocab_size=258,
+        n_positions=LENGTH,
+        n_embd=48,
+        n_layer=3,
+        n_head=4,
+        bos_token_id=EOS,
+        eos_token_id=EOS,
     )
-    settings = {"save_strategy": "no", **json.loads((run / "settings.json").read_text(encoding="utf-8"))}
+    settings = {
+        "save_strategy": "no",
+        **json.loads((run / "settings.json").read_text(encoding="utf-8")),
+    }
     arguments = TrainingArguments(
         output_dir=str(run / "hf"),
         per_device_train_batch_size=8,
@@ -88,7 +100,9 @@ def make_trainer(run: Path) -> Trainer:
     )
 
 
-job = HfJob(make_trainer, save_every=20, policy=Policy(warmup_steps=20, outlier="skip"), budget_share=None)
+job = HfJob(
+    make_trainer, save_every=20, policy=Policy(warmup_steps=20, outlier="skip"), budget_share=None
+)
 factory = job.harness
 
 if __name__ == "__main__":

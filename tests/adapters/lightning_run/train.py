@@ -1,4 +1,7 @@
-"""A small language model in Lightning, as a user would write it: `python lightning_run/train.py RUN`."""
+"""A small language model in Lightning, as a user would write it.
+
+`python lightning_run/train.py RUN`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from spiketriage.train.adapters.lightning import LightningJob, LightningLoop
-from spiketriage.train.guard import Policy
+from spiketriage.train.guarding.guard import Policy
 
 VOCABULARY, WIDTH, NUM_STEPS = 64, 32, 20
 
@@ -39,11 +42,17 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 64), nn.Linear(64, WIDTH)
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(WIDTH),
+            nn.Linear(WIDTH, 64),
+            nn.Linear(64, WIDTH),
+        )
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         shifted_BTD = x_BTD + F.pad(x_BTD, (0, 0, 1, 0))[:, :-1]
-        return x_BTD + F.dropout(self.down(F.gelu(self.up(self.norm(shifted_BTD)))), 0.1, self.training)
+        return x_BTD + F.dropout(
+            self.down(F.gelu(self.up(self.norm(shifted_BTD)))), 0.1, self.training
+        )
 
 
 class Model(LightningModule):
@@ -60,7 +69,9 @@ class Model(LightningModule):
         return self.head(x_BTD)
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> dict[str, Any]:
-        losses_BT = F.cross_entropy(self(batch["input_ids"]).transpose(1, 2), batch["labels"], reduction="none")
+        losses_BT = F.cross_entropy(
+            self(batch["input_ids"]).transpose(1, 2), batch["labels"], reduction="none"
+        )
         losses_BT = losses_BT * batch["weight"][:, None]
         self.log("loss", losses_BT.mean())
         return {
@@ -71,11 +82,17 @@ class Model(LightningModule):
         }
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
-        self.log("val_loss", F.cross_entropy(self(batch["input_ids"]).transpose(1, 2), batch["labels"]))
+        self.log(
+            "val_loss", F.cross_entropy(self(batch["input_ids"]).transpose(1, 2), batch["labels"])
+        )
 
     def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.AdamW(self.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1)
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 10))
+        optimizer = torch.optim.AdamW(
+            self.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1
+        )
+        scheduler = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: min(1.0, (step + 1) / 10)
+        )
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
 

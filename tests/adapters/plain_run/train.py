@@ -1,4 +1,7 @@
-"""A small language model in a plain loop, as a user would write it: `python plain_run/train.py RUN`."""
+"""A small language model in a plain loop, as a user would write it.
+
+`python plain_run/train.py RUN`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from spiketriage.train.adapters.loop import PlainJob, PlainLoop
-from spiketriage.train.guard import Policy
+from spiketriage.train.guarding.guard import Policy
 
 VOCABULARY, WIDTH, NUM_STEPS = 64, 32, 20
 
@@ -37,11 +40,17 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 64), nn.Linear(64, WIDTH)
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(WIDTH),
+            nn.Linear(WIDTH, 64),
+            nn.Linear(64, WIDTH),
+        )
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         shifted_BTD = x_BTD + F.pad(x_BTD, (0, 0, 1, 0))[:, :-1]
-        return x_BTD + F.dropout(self.down(F.gelu(self.up(self.norm(shifted_BTD)))), 0.1, self.training)
+        return x_BTD + F.dropout(
+            self.down(F.gelu(self.up(self.norm(shifted_BTD)))), 0.1, self.training
+        )
 
 
 class Model(nn.Module):
@@ -65,11 +74,20 @@ def train(loop: PlainLoop) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 10))
     loader = DataLoader(Rows(loop.run), batch_size=8, shuffle=True)
-    loop.take(model=model, optimizer=optimizer, loader=loader, scheduler=scheduler, num_micro=2, max_norm=1.0)
+    loop.take(
+        model=model,
+        optimizer=optimizer,
+        loader=loader,
+        scheduler=scheduler,
+        num_micro=2,
+        max_norm=1.0,
+    )
     torch.manual_seed(2)
     for step in loop.steps(NUM_STEPS):
         for batch in step.batches:
-            losses_BT = F.cross_entropy(model(batch["input_ids"]).transpose(1, 2), batch["labels"], reduction="none")
+            losses_BT = F.cross_entropy(
+                model(batch["input_ids"]).transpose(1, 2), batch["labels"], reduction="none"
+            )
             losses_BT = losses_BT * batch["weight"][:, None]
             step.loss(losses_BT.sum(), losses_BT.numel(), per_sample_B=losses_BT.mean(1))
             (losses_BT.mean() / 2).backward()

@@ -1,6 +1,9 @@
-"""Events to plant into healthy runs: graded in size, up and down, one-step, lasting, slow, and NaN in every disguise.
+"""Events to plant into healthy runs.
 
-Each family says which runs can show it at all, where it strikes, and how many rows a detector has to say so.
+Graded in size, up and down, one-step, lasting, slow, and NaN in every disguise.
+
+Each family says which runs can show it at all, where it strikes, and how many rows a detector has
+to say so.
 """
 
 from __future__ import annotations
@@ -24,7 +27,10 @@ Hiding = Callable[[Columns, int, np.random.Generator], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A kind of event. `plant` changes what the job does, `hide` what its log holds; `window` is in rows."""
+    """A kind of event. `plant` changes what the job does, `hide` what its log holds.
+
+    `window` is in rows.
+    """
 
     name: str
     kinds: tuple[str, ...]
@@ -82,7 +88,10 @@ def _diverge(run: Latent, at: int, rng: np.random.Generator) -> None:
 
 
 def _stale_second_moments(run: Latent, at: int, rng: np.random.Generator) -> None:
-    """Second moments a quarter of what it should be: RMS_t and update twice too large until they fill (beta2 0.95)."""
+    """Second moments a quarter of what it should be.
+
+    RMS_t and update twice too large until they fill (beta2 0.95).
+    """
     rest = np.arange(len(run.loss) - at)
     factor = 1 / np.sqrt(1 - 0.75 * BETA2**rest)
     run.rms[at:] *= factor
@@ -119,7 +128,9 @@ def _in_a_skip(log: Columns, at: int, rng: np.random.Generator) -> None:
 def _collapse(log: Columns, at: int, rng: np.random.Generator) -> None:
     """Every step overflows, so the scale halves down to nothing."""
     rest = len(log.values["loss"]) - at
-    log.values["loss_scale"][at:] = np.maximum(1.0, log.values["loss_scale"][at] / 2.0 ** np.arange(1, rest + 1))
+    log.values["loss_scale"][at:] = np.maximum(
+        1.0, log.values["loss_scale"][at] / 2.0 ** np.arange(1, rest + 1)
+    )
     log.values["skipped"][at:] = 1
     log.values["grad_norm"][at:] = np.inf
 

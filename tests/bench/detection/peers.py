@@ -1,8 +1,11 @@
-"""Every detector behind one interface: a factory of functions that take a row and say whether they would page.
+"""Every detector behind one interface.
 
-The rules of Megatron-LM (rerun_state_machine.is_unexpectedly_large and its NaN checks), OLMo-core (SkipStepOptimizer),
-llm-foundry (KillLossSpike) and Lightning (SpikeDetection) are written anew from their source, with its defaults. The
-packages on PyPI are called, not copied, and only if they can be imported; none takes more than loss, norm and rate.
+A factory of functions that take a row and say whether they would page.
+
+The rules of Megatron-LM (rerun_state_machine.is_unexpectedly_large and its NaN checks), OLMo-core
+(SkipStepOptimizer), llm-foundry (KillLossSpike) and Lightning (SpikeDetection) are written anew
+from their source, with its defaults. The packages on PyPI are called, not copied, and only if they
+can be imported; none takes more than loss, norm and rate.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from spiketriage.detect import Detector, Row
+from spiketriage.detect.detector import Detector, Row
 
 Pages = Callable[[Mapping[str, float]], bool]
 Factory = Callable[[], Pages]
@@ -27,9 +30,11 @@ NAN = math.nan
 
 
 def ours() -> Pages:
-    """spiketriage.detect."""
+    """spiketriage.detect.detector."""
     detector = Detector()
-    return lambda row: detector.feed(Row(**{name: row[name] for name in _FIELDS if name in row})).is_anomalous  # type: ignore[arg-type]
+    return lambda row: (
+        detector.feed(Row(**{name: row[name] for name in _FIELDS if name in row})).is_anomalous
+    )  # type: ignore[arg-type]
 
 
 def median_ratio(k: float) -> Factory:
@@ -52,7 +57,10 @@ def median_ratio(k: float) -> Factory:
 
 
 def megatron() -> Pages:
-    """NaN and infinity are rejected; with the spike check on, 10 × the largest of the first 100 values is, too."""
+    """NaN and infinity are rejected.
+
+    With the spike check on, 10 × the largest of the first 100 values is, too.
+    """
     most: dict[str, float] = {}
     seen: dict[str, int] = {}
 
@@ -66,10 +74,14 @@ def megatron() -> Pages:
     def pages(row: Mapping[str, float]) -> bool:
         present = {name: row[name] for name in ("loss", "grad_norm") if name in row}
         if row.get("skipped"):
-            present.pop("grad_norm", None)  # loss scaling has its own handling of infinite gradients
+            present.pop(
+                "grad_norm", None
+            )  # loss scaling has its own handling of infinite gradients
         if not all(math.isfinite(value) for value in present.values()):
             return True
-        found = {name: large(name, value) for name, value in present.items()}  # each must be counted
+        found = {
+            name: large(name, value) for name, value in present.items()
+        }  # each must be counted
         return any(found.values())
 
     return pages
@@ -96,13 +108,18 @@ def olmo_core() -> Pages:
 def _score(window: deque[float]) -> float:
     before = np.fromiter(window, dtype=np.float64)[:-1]
     with np.errstate(all="ignore"):
-        return float(abs(window[-1] - before.mean()) / before.std(ddof=1)) if len(before) > 1 else 0.0
+        return (
+            float(abs(window[-1] - before.mean()) / before.std(ddof=1)) if len(before) > 1 else 0.0
+        )
 
 
 def lightning() -> Pages:
-    """A loss off the running mean of 10 by twice that mean, or nonfinite; it never learns the spike.
+    """A loss off the running mean of 10 by twice that mean, or nonfinite.
 
-    In the released code `last_val` stays 0, so the condition that the loss rose means that it is positive.
+    It never learns the spike.
+
+    In the released code `last_val` stays 0, so the condition that the loss rose means that it is
+    positive.
     """
     window: deque[float] = deque(maxlen=10)
 
@@ -143,7 +160,10 @@ def llm_foundry() -> Pages:
 
 
 def trainscope(package: ModuleType, name: str) -> Factory:
-    """One of its detectors, on the loss; its scope reports a nonfinite loss by itself and keeps it out."""
+    """One of its detectors, on the loss.
+
+    Its scope reports a nonfinite loss by itself and keeps it out.
+    """
 
     def make() -> Pages:
         detector = package.make_detector({"name": name})
@@ -167,7 +187,12 @@ def trainpulse(package: ModuleType, *, plateau: bool) -> Factory:
         names = {"loss": "loss", "grad_norm": "grad_norm", "lr": "lr"}
 
         def pages(row: Mapping[str, float]) -> bool:
-            alerts = [one for key in names if key in row for one in monitor.log(names[key], int(row["step"]), row[key])]
+            alerts = [
+                one
+                for key in names
+                if key in row
+                for one in monitor.log(names[key], int(row["step"]), row[key])
+            ]
             monitor._snapshots.clear()  # it keeps every value for its report
             return any(plateau or one.detector != "plateau" for one in alerts)
 
@@ -177,7 +202,10 @@ def trainpulse(package: ModuleType, *, plateau: bool) -> Factory:
 
 
 def losslint(package: ModuleType) -> Factory:
-    """Its lint of the last 25 losses as a log would show them; an isolated spike is known when neighbours are."""
+    """Its lint of the last 25 losses as a log would show them.
+
+    An isolated spike is known when neighbours are.
+    """
 
     def make() -> Pages:
         rows: deque[Mapping[str, float]] = deque(maxlen=26)
@@ -186,7 +214,9 @@ def losslint(package: ModuleType) -> Factory:
         def pages(row: Mapping[str, float]) -> bool:
             rows.append(row)
             series = {name: [one.get(name) for one in rows] for name in ("loss", "grad_norm")}
-            run = package.RunLog(steps=[int(one["step"]) for one in rows], series=series, source="trace")
+            run = package.RunLog(
+                steps=[int(one["step"]) for one in rows], series=series, source="trace"
+            )
             found = [*package.check_nan_inf(run), *package.check_loss_spike(run)]
             marks = {(one.check, step) for one in found for step in one.details["steps"]} - told
             told.update(marks)

@@ -1,8 +1,11 @@
-"""Healthy runs, made from a seed: what a trainer logs when nothing is wrong, quiet and noisy, from its first step.
+"""Healthy runs, made from a seed.
 
-A run is made in two halves, so that an event can be planted between them: what the job does (`Latent`: loss, gradient
-norm …), then what clipping and Adam make of it (update norm, RMS_t) and what its log holds (`Columns`). Adam is a
-model, not an Adam: |m| of a gradient that is part signal, part noise, over the root of v, both of the clipped norm.
+What a trainer logs when nothing is wrong, quiet and noisy, from its first step.
+
+A run is made in two halves, so that an event can be planted between them: what the job does
+(`Latent`: loss, gradient norm …), then what clipping and Adam make of it (update norm, RMS_t) and
+what its log holds (`Columns`). Adam is a model, not an Adam: |m| of a gradient that is part signal,
+part noise, over the root of v, both of the clipped norm.
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ BETA1, BETA2, SIGNAL = 0.9, 0.95, 0.3
 
 @dataclass(kw_only=True)
 class Latent:
-    """What the job does, by step; `update` and `rms` multiply what Adam makes of it (1 in health)."""
+    """What the job does, by step.
+
+    `update` and `rms` multiply what Adam makes of it (1 in health).
+    """
 
     kind: str
     logs: tuple[str, ...]
@@ -43,7 +49,11 @@ class Latent:
 
     def copy(self) -> Latent:
         """One that may be changed."""
-        changed = {name: value.copy() for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        changed = {
+            name: value.copy()
+            for name, value in vars(self).items()
+            if isinstance(value, np.ndarray)
+        }
         return Latent(**{**vars(self), **changed})
 
 
@@ -61,7 +71,11 @@ class Columns:
         columns = {name: values.tolist() for name, values in self.values.items()}
         return [
             {"step": at + 1}
-            | {name: values[at] for name, values in columns.items() if at not in self.absent.get(name, ())}
+            | {
+                name: values[at]
+                for name, values in columns.items()
+                if at not in self.absent.get(name, ())
+            }
             for at in range(length)
         ]
 
@@ -83,7 +97,9 @@ def log(latent: Latent) -> Columns:
     absent: dict[str, set[int]] = {}
     if latent.drops_loss_in_skip:
         absent["loss"] = set(np.flatnonzero(latent.skipped > 0).tolist())
-    return Columns(kind=latent.kind, values={name: known[name].copy() for name in latent.logs}, absent=absent)
+    return Columns(
+        kind=latent.kind, values={name: known[name].copy() for name in latent.logs}, absent=absent
+    )
 
 
 def _adam(norms: Array, skipped: NDArray[np.bool_]) -> tuple[Array, Array]:
@@ -131,24 +147,32 @@ def _make(
     steps = np.arange(num)
     fields: dict[str, object] = {
         "logz": rng.uniform(4, 12) + 2 * (1 - np.exp(-steps / 300)) + _wandering(rng, num, 0.03),
-        "attention_max": 3 + 12 * (1 - np.exp(-steps / 2000)) * np.exp(np.abs(rng.normal(0, 0.08, num))),
+        "attention_max": 3
+        + 12 * (1 - np.exp(-steps / 2000)) * np.exp(np.abs(rng.normal(0, 0.08, num))),
         "update": ones.copy(),
         "rms": ones.copy(),
         "noise_update": np.exp(rng.normal(0, 0.03, num)),
-        # The largest over all tensors: of the rehearsal's tiny model its logarithm moves by 0.2; a large one's less.
+        # The largest over all tensors: of the rehearsal's tiny model its logarithm moves by 0.2; a
+        # large one's less.
         "noise_rms": np.exp(rng.normal(0, rng.uniform(0.03, 0.15), num)),
         "loss_scale": ones.copy(),
         "skipped": np.zeros(num),
         **more,
     }
-    return Latent(kind=kind, logs=logs, loss=loss, grad_norm=np.exp(log_grad), lr=lr, clip=clip, **fields)  # type: ignore[arg-type]
+    return Latent(
+        kind=kind, logs=logs, loss=loss, grad_norm=np.exp(log_grad), lr=lr, clip=clip, **fields
+    )  # type: ignore[arg-type]
 
 
 def _descent(rng: np.random.Generator, num: int, vocabulary_nats: float = 10.8) -> Array:
     steps = np.arange(num)
     end = rng.uniform(1.6, 2.6)
     fast = vocabulary_nats - end - 3.0
-    return end + fast * np.exp(-steps / rng.uniform(40, 120)) + 3.0 * (1 + steps / rng.uniform(150, 600)) ** -0.5
+    return (
+        end
+        + fast * np.exp(-steps / rng.uniform(40, 120))
+        + 3.0 * (1 + steps / rng.uniform(150, 600)) ** -0.5
+    )
 
 
 def _peak(rng: np.random.Generator, num: int, level: float) -> Array:
@@ -159,14 +183,22 @@ def _peak(rng: np.random.Generator, num: int, level: float) -> Array:
 
 def _warm(num: int, peak: float, warm: int) -> Array:
     steps = np.arange(num)
-    return peak * np.minimum(1.0, (steps + 1) / warm) * (0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * steps / (2 * num))))
+    return (
+        peak
+        * np.minimum(1.0, (steps + 1) / warm)
+        * (0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * steps / (2 * num))))
+    )
 
 
 def large(rng: np.random.Generator, num: int) -> Latent:
     """Large pretraining: a quiet loss, everything recorded."""
     common = rng.normal(0, 1, num)
     loss = _descent(rng, num) + _wandering(rng, num, rng.uniform(0.015, 0.035)) + 0.01 * common
-    grad = _peak(rng, num, rng.uniform(0.1, 0.6)) + _wandering(rng, num, rng.uniform(0.06, 0.12)) + 0.04 * common
+    grad = (
+        _peak(rng, num, rng.uniform(0.1, 0.6))
+        + _wandering(rng, num, rng.uniform(0.06, 0.12))
+        + 0.04 * common
+    )
     return _make("large", rng, loss, grad, logs=FULL, lr=_warm(num, 3e-4, 200))
 
 
@@ -174,7 +206,11 @@ def small(rng: np.random.Generator, num: int) -> Latent:
     """Small pretraining: a batch of some dozens of sequences."""
     common = rng.normal(0, 1, num)
     loss = _descent(rng, num, 5.6) + _wandering(rng, num, rng.uniform(0.04, 0.09)) + 0.02 * common
-    grad = _peak(rng, num, rng.uniform(0.4, 1.2)) + _wandering(rng, num, rng.uniform(0.12, 0.22)) + 0.05 * common
+    grad = (
+        _peak(rng, num, rng.uniform(0.4, 1.2))
+        + _wandering(rng, num, rng.uniform(0.12, 0.22))
+        + 0.05 * common
+    )
     return _make("small", rng, loss, grad, logs=FULL, lr=_warm(num, 3e-3, 40))
 
 
@@ -187,24 +223,41 @@ def heavy(rng: np.random.Generator, num: int) -> Latent:
 
 
 def wsd(rng: np.random.Generator, num: int) -> Latent:
-    """Warm-up, stable, decay: the loss falls faster again in the last fifth, and the gradient grows."""
+    """Warm-up, stable, decay.
+
+    The loss falls faster again in the last fifth, and the gradient grows.
+    """
     steps = np.arange(num)
     decay = np.clip((steps - 0.8 * num) / (0.2 * num), 0, 1)
     loss = _descent(rng, num) - 0.25 * decay + _wandering(rng, num, 0.03)
     grad = _peak(rng, num, 0.3) + 0.5 * decay + _wandering(rng, num, 0.1)
-    return _make("wsd", rng, loss, grad, logs=FULL, lr=np.minimum(1, (steps + 1) / 200) * 1e-3 * (1 - 0.99 * decay))
+    return _make(
+        "wsd",
+        rng,
+        loss,
+        grad,
+        logs=FULL,
+        lr=np.minimum(1, (steps + 1) / 200) * 1e-3 * (1 - 0.99 * decay),
+    )
 
 
 def ramp(rng: np.random.Generator, num: int) -> Latent:
     """The batch doubles four times: each time noise and gradient norm shrink at one step."""
     doublings = np.minimum(4, np.arange(num) * 5 // num)
     loss = _descent(rng, num) + _wandering(rng, num, 0.07) * 2.0 ** (-doublings / 2)
-    grad = _peak(rng, num, 0.9) - 0.2 * doublings + _wandering(rng, num, 0.15) * 2.0 ** (-doublings / 2)
+    grad = (
+        _peak(rng, num, 0.9)
+        - 0.2 * doublings
+        + _wandering(rng, num, 0.15) * 2.0 ** (-doublings / 2)
+    )
     return _make("ramp", rng, loss, grad, logs=COMMON, lr=_warm(num, 6e-4, 150))
 
 
 def fp16(rng: np.random.Generator, num: int) -> Latent:
-    """fp16 with dynamic loss scaling: skips down from 2^32 at the start, later one or two whenever the scale grew."""
+    """fp16 with dynamic loss scaling.
+
+    Skips down from 2^32 at the start, later one or two whenever the scale grew.
+    """
     scale, skipped = np.empty(num), np.zeros(num)
     exponent, limit, since = 32.0, 16.0, 0
     for at in range(num):
@@ -233,7 +286,10 @@ def fp16(rng: np.random.Generator, num: int) -> Latent:
 
 
 def rl(rng: np.random.Generator, num: int) -> Latent:
-    """Reinforcement learning: four of five losses are exactly zero (no advantage in the group), the rest is noise."""
+    """Reinforcement learning.
+
+    Four of five losses are exactly zero (no advantage in the group), the rest is noise.
+    """
     is_zero = rng.random(num) < 0.8
     loss = np.where(is_zero, 0.0, 0.05 * rng.standard_t(5, num))
     grad = np.log(0.2) + 0.35 * rng.normal(0, 1, num) - 1.5 * is_zero
@@ -241,7 +297,10 @@ def rl(rng: np.random.Generator, num: int) -> Latent:
 
 
 def grouped(rng: np.random.Generator, num: int) -> Latent:
-    """Length-grouped batches: within each group of 50 the lengths fall, and loss and gradient move with them."""
+    """Length-grouped batches.
+
+    Within each group of 50 the lengths fall, and loss and gradient move with them.
+    """
     phase = (np.arange(num) % 50) / 50
     loss = 1.4 + 0.8 * np.exp(-np.arange(num) / 400) + 0.3 * phase + _wandering(rng, num, 0.06)
     grad = np.log(1.5) + 0.6 * phase + _wandering(rng, num, 0.2)
@@ -251,7 +310,11 @@ def grouped(rng: np.random.Generator, num: int) -> Latent:
 def epochs(rng: np.random.Generator, num: int) -> Latent:
     """Fine-tuning over epochs: the loss steps down at each, since the texts are known."""
     epoch = np.arange(num) // max(1, num // 4)
-    loss = 1.6 * 0.75**epoch + rng.normal(0, 0.12, num) * 0.8**epoch + 0.4 * np.exp(-np.arange(num) / 50)
+    loss = (
+        1.6 * 0.75**epoch
+        + rng.normal(0, 0.12, num) * 0.8**epoch
+        + 0.4 * np.exp(-np.arange(num) / 50)
+    )
     grad = np.log(2.0) + 0.15 * epoch + _wandering(rng, num, 0.25)
     return _make("epochs", rng, np.maximum(loss, 0.01), grad, logs=COMMON, lr=_warm(num, 1e-5, 30))
 
@@ -270,5 +333,6 @@ def plain(rng: np.random.Generator, num: int) -> Latent:
 
 
 KINDS: dict[str, Callable[[np.random.Generator, int], Latent]] = {
-    one.__name__: one for one in (large, small, heavy, wsd, ramp, fp16, rl, grouped, epochs, lora, plain)
+    one.__name__: one
+    for one in (large, small, heavy, wsd, ramp, fp16, rl, grouped, epochs, lora, plain)
 }

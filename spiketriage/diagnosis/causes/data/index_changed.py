@@ -1,4 +1,6 @@
-"""The index is not the one that the generations were trained with: it accuses nobody until it is restored.
+"""The index is not the one that the generations were trained with.
+
+It accuses nobody until it is restored.
 
 This file is data; it never reads an index.
 """

@@ -1,4 +1,6 @@
-"""A batch of a rare source whose documents are like that source's other documents: nothing is wrong.
+"""A batch of a rare source whose documents are like that source's other documents.
+
+Nothing is wrong.
 
 This file is data; it never reads a document.
 """
@@ -10,7 +12,8 @@ from spiketriage.diagnosis.cause import BATCH_FOLLOWS, Cause
 CAUSE = Cause(
     name="rare-but-clean-batch",
     cause_class="data",
-    summary="the suspect batch comes from a rare source and is clean; the loss is what such text costs",
+    summary="the suspect batch comes from a rare source and is clean; the loss is what such text "
+    "costs",
     predicts={**BATCH_FOLLOWS, "composition": ("differs",)},
     decides=("composition", "content-profile", "shard-digests", "consumed-content", "replay"),
     decides_on_spike=(

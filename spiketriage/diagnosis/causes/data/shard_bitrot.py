@@ -31,6 +31,7 @@ CAUSE = Cause(
         "reference-precision",
     ),
     located_by=("consumed-content", "shard-digests"),
-    repair="restore every shard that `hash` names from a copy that matches the index; roll back to known good; replay",
+    repair="restore every shard that `hash` names from a copy that matches the index; roll back "
+    "to known good; replay",
     control="the same continuation on the rotten shard must fail again",
 )

@@ -1,4 +1,6 @@
-"""A value left the range of a 16-bit format: a gradient, loss or activation is nonfinite, and fp32 is finite.
+"""A value left the range of a 16-bit format.
+
+A gradient, loss or activation is nonfinite, and fp32 is finite.
 
 This file is data; it never computes in fp16.
 """
@@ -25,6 +27,7 @@ CAUSE = Cause(
     decides=("finiteness", "reference-precision", "precision-heals", "replay"),
     located_by=("finiteness",),
     needs_spike=True,
-    repair="check for overflow and back the loss scale off, or use bf16; roll back to the known-good generation",
+    repair="check for overflow and back the loss scale off, or use bf16; roll back to the "
+    "known-good generation",
     control="the same continuation in the deployed precision must overflow again",
 )

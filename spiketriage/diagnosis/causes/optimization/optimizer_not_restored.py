@@ -1,4 +1,6 @@
-"""The deployed loader does not restore the optimizer: every load through it is wrong in the same way.
+"""The deployed loader does not restore the optimizer.
+
+Every load through it is wrong in the same way.
 
 This file is data; it never loads a moment.
 """
@@ -10,7 +12,8 @@ from spiketriage.diagnosis.cause import ANY, BATCH_CELLS_OPEN, Cause
 CAUSE = Cause(
     name="optimizer-not-restored",
     cause_class="optimization",
-    summary="the deployed loader leaves another optimizer state than the generation holds, every time",
+    summary="the deployed loader leaves another optimizer state than the generation holds, every "
+    "time",
     predicts={
         **BATCH_CELLS_OPEN,
         "restored-optimizer": ("differs",),

@@ -1,4 +1,6 @@
-"""The scheduler's counter was lost at a restart: the learning rate follows another part of the schedule.
+"""The scheduler's counter was lost at a restart.
+
+The learning rate follows another part of the schedule.
 
 This file is data; it never computes a rate.
 """
@@ -23,6 +25,7 @@ CAUSE = Cause(
     decides=("lr-schedule", "restored-scheduler", "replay", "reference-loader"),
     decides_on_spike=("loader-heals",),
     located_by=("restored-scheduler", "lr-schedule"),
-    repair="restore the scheduler's counter on load (fix the loader), roll back to the generation of the restart",
+    repair="restore the scheduler's counter on load (fix the loader), roll back to the generation "
+    "of the restart",
     control="the same continuation through the deployed loader must leave the schedule again",
 )

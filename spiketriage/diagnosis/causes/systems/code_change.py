@@ -1,4 +1,6 @@
-"""The code that was deployed at a restart computes something else, and a spike goes with it; no finer cause is known.
+"""The code that was deployed at a restart computes something else, and a spike goes with it.
+
+No finer cause is known.
 
 This file is data; it never reads code.
 """
@@ -21,6 +23,7 @@ CAUSE = Cause(
     decides=("reference-code", "replay"),
     decides_on_spike=("code-heals", "reference-kernel", "reference-precision", "content-profile"),
     located_by=("reference-code",),
-    repair="read the change; unless it was meant, roll code and state back to before the restart; replay",
+    repair="read the change; unless it was meant, roll code and state back to before the restart; "
+    "replay",
     control="the same continuation on the deployed code must spike again",
 )

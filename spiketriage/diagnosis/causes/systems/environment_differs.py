@@ -1,4 +1,6 @@
-"""Production and its replays compute differently again and again: another kernel, library, device or setting.
+"""Production and its replays compute differently again and again.
+
+Another kernel, library, device or setting.
 
 This file is data; it never asks an environment.
 """
@@ -10,7 +12,8 @@ from spiketriage.diagnosis.cause import ANY, BATCH_CELLS_OPEN, RANKS_APART, Caus
 CAUSE = Cause(
     name="environment-differs",
     cause_class="systems",
-    summary="production computes differently from its replays at every step looked at: their environments differ",
+    summary="production computes differently from its replays at every step looked at: their "
+    "environments differ",
     predicts={
         **BATCH_CELLS_OPEN,
         **RANKS_APART,
@@ -33,6 +36,7 @@ CAUSE = Cause(
     decides=("replay", "replay-determinism", "later-window"),
     decides_on_spike=("replay-spike",),
     located_by=("replay",),
-    repair="compare device, libraries, flags and thread counts of production with those of the replay",
+    repair="compare device, libraries, flags and thread counts of production with those of the "
+    "replay",
     control="the same window in production's own environment must repeat bit for bit",
 )

@@ -1,4 +1,6 @@
-"""A metric is nonfinite although every tensor of its step was finite: the telemetry is wrong, not the run.
+"""A metric is nonfinite although every tensor of its step was finite.
+
+The telemetry is wrong, not the run.
 
 This file is data; it never reads a metric.
 """

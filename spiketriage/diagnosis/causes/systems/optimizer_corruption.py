@@ -1,4 +1,6 @@
-"""The optimizer's state or its update was another one on one rank, once; memory and arithmetic cannot be told apart.
+"""The optimizer's state or its update was another one on one rank, once.
+
+Memory and arithmetic cannot be told apart.
 
 This file is data; it never reads a moment.
 """
@@ -10,7 +12,8 @@ from spiketriage.diagnosis.cause import ANY, BATCH_CELLS_OPEN, ONCE, RANKS_APART
 CAUSE = Cause(
     name="optimizer-corruption",
     cause_class="systems",
-    summary="optimizer state or update of one rank was another one, once: a memory fault or a wrong computation",
+    summary="optimizer state or update of one rank was another one, once: a memory fault or a "
+    "wrong computation",
     predicts={
         **BATCH_CELLS_OPEN,
         **RANKS_APART,

@@ -1,4 +1,6 @@
-"""The deployed loader does not restore the parameters: every load through it is wrong in the same way.
+"""The deployed loader does not restore the parameters.
+
+Every load through it is wrong in the same way.
 
 This file is data; it never loads a parameter.
 """

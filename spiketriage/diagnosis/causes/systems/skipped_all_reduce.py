@@ -23,6 +23,7 @@ CAUSE = Cause(
     decides=("reduction", "ranks-reduced-gradient", "replay", "replay-determinism"),
     decides_on_spike=("replay-spike",),
     located_by=("reduction",),
-    repair="roll back to the known-good generation; look at the named rank's collective library and network",
+    repair="roll back to the known-good generation; look at the named rank's collective library "
+    "and network",
     control="none: a transient does not come back on request",
 )

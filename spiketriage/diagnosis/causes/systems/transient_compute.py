@@ -10,7 +10,8 @@ from spiketriage.diagnosis.cause import ANY, BATCH_CELLS_OPEN, ONCE, RANKS_APART
 CAUSE = Cause(
     name="transient-compute-error",
     cause_class="systems",
-    summary="one rank computed another result once, from the same state and batch; replays agree with each other",
+    summary="one rank computed another result once, from the same state and batch; replays agree "
+    "with each other",
     predicts={
         **BATCH_CELLS_OPEN,
         **RANKS_APART,

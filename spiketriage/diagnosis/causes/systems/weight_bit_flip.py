@@ -10,7 +10,8 @@ from spiketriage.diagnosis.cause import ANY, BATCH_CELLS_OPEN, ONCE, RANKS_APART
 CAUSE = Cause(
     name="weight-bit-flip",
     cause_class="systems",
-    summary="a parameter tensor of one rank changed between two steps, outside any step; replays do not repeat it",
+    summary="a parameter tensor of one rank changed between two steps, outside any step; replays "
+    "do not repeat it",
     predicts={
         **BATCH_CELLS_OPEN,
         **ONCE,
@@ -25,6 +26,7 @@ CAUSE = Cause(
     decides=("continuity", "ranks-params-before", "replay", "replay-determinism"),
     decides_on_spike=("replay-spike",),
     located_by=("continuity",),
-    repair="drain the host of the named rank and test its memory; roll back to the known-good generation",
+    repair="drain the host of the named rank and test its memory; roll back to the known-good "
+    "generation",
     control="none: a transient does not come back on request",
 )

@@ -25,6 +25,7 @@ CAUSE = Cause(
     decides=("continuity", "replay", "replay-determinism"),
     decides_on_spike=("replay-spike",),
     located_by=("continuity",),
-    repair="look for code that writes weights between steps; test the rank's memory; roll back to known good",
+    repair="look for code that writes weights between steps; test the rank's memory; roll back to "
+    "known good",
     control="none: what happened once does not come back on request",
 )

@@ -1,4 +1,6 @@
-"""A restart loaded parameters that are not those of its generation, once; a later load of the same files is right.
+"""A restart loaded parameters that are not those of its generation, once.
+
+A later load of the same files is right.
 
 This file is data; it never loads a parameter.
 """
@@ -10,7 +12,8 @@ from spiketriage.diagnosis.cause import ANY, BATCH_CELLS_OPEN, ONCE, RANKS_APART
 CAUSE = Cause(
     name="wrong-parameters-restored",
     cause_class="systems",
-    summary="after the restart a rank held other parameters than its generation; a replayed load is right",
+    summary="after the restart a rank held other parameters than its generation; a replayed load "
+    "is right",
     predicts={
         **BATCH_CELLS_OPEN,
         **RANKS_APART,
@@ -25,6 +28,7 @@ CAUSE = Cause(
     decides=("restored-params", "replay", "replay-determinism"),
     decides_on_spike=("replay-spike",),
     located_by=("restored-params",),
-    repair="roll back to the generation of the restart and load its own files; verify digests after every load",
+    repair="roll back to the generation of the restart and load its own files; verify digests "
+    "after every load",
     control="the same continuation on the wrong parameters must differ again",
 )

@@ -10,7 +10,8 @@ from spiketriage.diagnosis.cause import ANY, BATCH_CELLS_OPEN, ONCE, Cause
 CAUSE = Cause(
     name="wrong-read",
     cause_class="systems",
-    summary="a read returned bytes that neither the disk nor the index holds; replays read the right ones",
+    summary="a read returned bytes that neither the disk nor the index holds; replays read the "
+    "right ones",
     predicts={
         **BATCH_CELLS_OPEN,
         **ONCE,
@@ -22,6 +23,7 @@ CAUSE = Cause(
     decides=("consumed-content", "shard-digests", "replay", "replay-determinism"),
     decides_on_spike=("replay-spike",),
     located_by=("consumed-content",),
-    repair="roll back to the known-good generation; check digests on read; look at the named rank's storage path",
+    repair="roll back to the known-good generation; check digests on read; look at the named "
+    "rank's storage path",
     control="none: a transient does not come back on request",
 )

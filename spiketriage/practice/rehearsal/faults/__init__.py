@@ -1,4 +1,7 @@
-"""Planted faults and controls, one a file; `FAULTS` lists them in the order in which they are shown."""
+"""Planted faults and controls, one a file.
+
+`FAULTS` lists them in the order in which they are shown.
+"""
 
 from __future__ import annotations
 

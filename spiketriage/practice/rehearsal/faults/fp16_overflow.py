@@ -1,6 +1,7 @@
 """The code deployed at the restart keeps one layer in fp16 and lets the loss scale grow without an overflow check.
 
-The first gradient beyond 65,504 becomes infinite, and the weights NaN; the same step in fp32 is finite.
+The first gradient beyond 65,504 becomes infinite, and the weights NaN; the same step in fp32 is
+finite.
 """
 
 from __future__ import annotations
@@ -27,5 +28,8 @@ def plant(stage: Staging) -> None:
     stage.edit_code(
         "precision.py",
         "    return 1.0\n",
-        f'    return 1.0 if precision == "fp32" else 2.0 ** ({exponent} + step - {stage.restart_step})\n',
+        (
+            f'    return 1.0 if precision == "fp32" else 2.0 ** ({exponent} + step - '
+            f"{stage.restart_step})\n"
+        ),
     )

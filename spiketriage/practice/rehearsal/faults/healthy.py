@@ -1,4 +1,6 @@
-"""Control: nothing is planted; the run still crashes, restarts and carries its harmless change of code.
+"""Control: nothing is planted.
+
+The run still crashes, restarts and carries its harmless change of code.
 
 Nothing may be blamed.
 """

@@ -1,6 +1,9 @@
-"""The attention kernel deployed at the restart is wrong for one batch shape: it sums where it should average.
+"""The attention kernel deployed at the restart is wrong for one batch shape.
 
-It replays bitwise and skipping the batch heals it, so it looks like bad data; the written-out attention is right.
+It sums where it should average.
+
+It replays bitwise and skipping the batch heals it, so it looks like bad data; the written-out
+attention is right.
 """
 
 from __future__ import annotations

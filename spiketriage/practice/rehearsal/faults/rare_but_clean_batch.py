@@ -1,4 +1,6 @@
-"""Control: one batch is drawn from a rare source; every document is clean, the loss may jump, nothing is wrong.
+"""Control: one batch is drawn from a rare source.
+
+Every document is clean, the loss may jump, nothing is wrong.
 
 The index names the source truly, and the documents look like that source's other documents.
 """

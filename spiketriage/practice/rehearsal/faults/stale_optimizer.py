@@ -1,4 +1,6 @@
-"""At the restart the optimizer's moments of an older generation are loaded, once; a later load is right.
+"""At the restart the optimizer's moments of an older generation are loaded, once.
+
+A later load is right.
 
 The plant acts inside the restarting process, as a stale cache would; files and code are intact.
 """

@@ -25,7 +25,9 @@ def plant(stage: Staging) -> None:
     )
 
 
-def before_step(trainer: Any, number: int, *, step: int, rank: int, tensor: float, element: float, bit: int) -> None:
+def before_step(
+    trainer: Any, number: int, *, step: int, rank: int, tensor: float, element: float, bit: int
+) -> None:
     """Flip the bit just before `step` on `rank`."""
     import torch
 

@@ -1,1 +1,4 @@
-"""The reference trainer, deployed as a package of its own into a run folder; it imports only the training side."""
+"""The reference trainer, deployed as a package of its own into a run folder.
+
+It imports only the training side.
+"""

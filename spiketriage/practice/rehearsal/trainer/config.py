@@ -9,8 +9,9 @@ from typing import Any
 
 from spiketriage.errors import UsageError
 
-# What this trainer can turn on, in bring-up order, beside the stabilizers that it always has. Two of them bring along
-# what they defend: `router-balance` the experts, `fp8-scaling` the 8-bit products.
+# What this trainer can turn on, in bring-up order, beside the stabilizers that it always has. Two
+# of them bring along what they defend: `router-balance` the experts, `fp8-scaling` the 8-bit
+# products.
 DEFENSES = (
     "z-loss",
     "scaled-init",
@@ -52,7 +53,8 @@ class Config:
     def __post_init__(self) -> None:
         if unknown := sorted({*self.defenses} - {*DEFENSES}):
             message = (
-                f"no defence {', '.join(map(repr, unknown))} can be turned on here; there are {', '.join(DEFENSES)}"
+                f"no defence {', '.join(map(repr, unknown))} can be turned on here; there are "
+                f"{', '.join(DEFENSES)}"
             )
             raise UsageError(message, hint=f"spiketriage rehearse --defense {DEFENSES[0]}")
 

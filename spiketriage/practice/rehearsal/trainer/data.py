@@ -1,6 +1,9 @@
-"""Documents from shards, packed into rows: the sampler with its cursor, the reader, and the builder of tensors.
+"""Documents from shards, packed into rows.
 
-Shapes: M rows of a microbatch, T positions. The reader never alters a byte; what it consumed is digested as consumed.
+The sampler with its cursor, the reader, and the builder of tensors.
+
+Shapes: M rows of a microbatch, T positions. The reader never alters a byte; what it consumed is
+digested as consumed.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import torch
 from torch import Tensor
 
 from spiketriage.digests import of_bytes
-from spiketriage.records import Document
+from spiketriage.nouns.data import Document
 from spiketriage.wire import data_index
 
 from .config import Config
@@ -78,7 +81,10 @@ class Sampler:
         self.cursor = {"step": 0, "position": 0}
 
     def draw(self, step: int) -> list[Any]:
-        """Every rank's batch name for `step`, which must not lie before the cursor; moves the cursor behind it."""
+        """Every rank's batch name for `step`, which must not lie before the cursor.
+
+        Moves the cursor behind it.
+        """
         if step <= self.cursor["step"]:
             raise ValueError(f"step {step} lies before the cursor at step {self.cursor['step']}")
         while True:
@@ -118,7 +124,9 @@ class Reader:
     def read(self, ids: Any) -> Raw:
         """The content of every document that `ids` names."""
         names = {name for rows in ids["micros"] for row in rows for name in row}
-        return Raw(ids=ids, content={name: self._read(self.documents[name]) for name in sorted(names)})
+        return Raw(
+            ids=ids, content={name: self._read(self.documents[name]) for name in sorted(names)}
+        )
 
     def _read(self, document: Document) -> bytes:
         with (self.folder / document.shard).open("rb") as shard:
@@ -127,10 +135,20 @@ class Reader:
 
 
 def build(raw: Raw) -> Batch:
-    """Tensors of every microbatch; rows hold documents end to end, each ended by EOS and cut at the row's end."""
+    """Tensors of every microbatch.
+
+    Rows hold documents end to end, each ended by EOS and cut at the row's end.
+    """
     pack = raw.ids["pack_tokens"]
-    micros = tuple(_micro([[raw.content[name] for name in row] for row in rows], pack) for rows in raw.ids["micros"])
-    return Batch(ids=raw.ids, digests={name: of_bytes(data) for name, data in raw.content.items()}, micros=micros)
+    micros = tuple(
+        _micro([[raw.content[name] for name in row] for row in rows], pack)
+        for rows in raw.ids["micros"]
+    )
+    return Batch(
+        ids=raw.ids,
+        digests={name: of_bytes(data) for name, data in raw.content.items()},
+        micros=micros,
+    )
 
 
 def _micro(rows: list[list[bytes]], pack: int) -> Micro:
@@ -150,4 +168,9 @@ def _micro(rows: list[list[bytes]], pack: int) -> Micro:
             start = end
     same_MTT = document_MT[:, :, None] == document_MT[:, None, :]
     causal_TT = torch.ones((pack, pack), dtype=torch.bool).tril()
-    return Micro(inputs_MT=inputs_MT, labels_MT=labels_MT, valid_MT=valid_MT, mask_M1TT=(same_MTT & causal_TT)[:, None])
+    return Micro(
+        inputs_MT=inputs_MT,
+        labels_MT=labels_MT,
+        valid_MT=valid_MT,
+        mask_M1TT=(same_MTT & causal_TT)[:, None],
+    )

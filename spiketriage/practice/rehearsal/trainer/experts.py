@@ -1,10 +1,11 @@
 """A mixture of experts in the width of one dense MLP: a router, its balancing bias and its z-loss.
 
-It never drops a token and saves no time: every expert is computed, and the gate of those not chosen is 0.
+It never drops a token and saves no time: every expert is computed, and the gate of those not chosen
+is 0.
 """
 
-# B rows, T positions, N tokens of a microbatch, D model width, F hidden width of all experts, E experts, C chosen
-# ones, K hidden width of one expert.
+# B rows, T positions, N tokens of a microbatch, D model width, F hidden width of all experts, E
+# experts, C chosen ones, K hidden width of one expert.
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from spiketriage.train.expert_signals import record_router
+from spiketriage.train.recording.expert_signals import record_router
+from spiketriage.train.recording.step_recorder import StepRecorder
 from spiketriage.train.stabilizers.moe import BalanceBias, load, router_z_loss_sum
-from spiketriage.train.step_recorder import StepRecorder
 
 from .config import Config
 from .passes import Routed, Trace
@@ -28,8 +29,8 @@ Z_COEFFICIENT = 1e-3  # ST-MoE, arXiv 2202.08906, section 4
 class Mixture(nn.Module):
     """Gates on the hidden features of an MLP, of which each expert has an equal share.
 
-    Rows of the up-projection and columns of the down-projection belong to one expert, so that the gated sum over
-    experts is the down-projection of the gated features.
+    Rows of the up-projection and columns of the down-projection belong to one expert, so that the
+    gated sum over experts is the down-projection of the gated features.
     """
 
     def __init__(self, config: Config) -> None:
@@ -37,8 +38,13 @@ class Mixture(nn.Module):
         self.router = Readout(config, NUM_EXPERTS)
         self.balance = BalanceBias(NUM_EXPERTS)
 
-    def forward(self, hidden_BTF: Tensor, inputs_BTD: Tensor, valid_BT: Tensor, trace: Trace) -> Tensor:
-        """Hidden features times the gate of their expert; the router reads what the MLP reads, in fp32."""
+    def forward(
+        self, hidden_BTF: Tensor, inputs_BTD: Tensor, valid_BT: Tensor, trace: Trace
+    ) -> Tensor:
+        """Hidden features times the gate of their expert.
+
+        The router reads what the MLP reads, in fp32.
+        """
         logits_NE = self.router(inputs_BTD).flatten(0, 1)
         routing = self.balance.route(logits_NE, valid_BT.flatten(), NUM_CHOSEN)
         trace.routed.append(Routed(logits_NE=logits_NE, routing=routing))
@@ -53,7 +59,9 @@ def router_penalty(trace: Trace) -> Tensor | float:
     return Z_COEFFICIENT * sum(parts)
 
 
-def record_routers(mixtures: Sequence[Mixture], traces: Sequence[Trace], record: StepRecorder) -> None:
+def record_routers(
+    mixtures: Sequence[Mixture], traces: Sequence[Trace], record: StepRecorder
+) -> None:
     """Load, entropies and bias of every layer over all microbatches of this rank's step."""
     for layer, mixture in enumerate(mixtures):
         routed = [trace.routed[layer] for trace in traces]
@@ -68,7 +76,10 @@ def record_routers(mixtures: Sequence[Mixture], traces: Sequence[Trace], record:
 
 
 def balance(mixtures: Sequence[Mixture], traces: Sequence[Trace]) -> None:
-    """Move every bias once, by the load of a step that was taken, of all ranks; collective where there are experts."""
+    """Move every bias once, by the load of a step that was taken, of all ranks.
+
+    Collective where there are experts.
+    """
     for layer, mixture in enumerate(mixtures):
         loads = [load(trace.routed[layer].routing, NUM_EXPERTS) for trace in traces]
         mixture.balance.update(torch.stack(loads).sum(0))

@@ -1,6 +1,7 @@
 """Linear layers through emulated FP8 with delayed scaling, and their scales as state of the run.
 
-The head, the embeddings and a router are never FP8; a pass in fp32 goes around it and teaches the scales nothing.
+The head, the embeddings and a router are never FP8; a pass in fp32 goes around it and teaches the
+scales nothing.
 """
 
 # A length of the amax history.
@@ -13,9 +14,9 @@ from functools import partial
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from spiketriage.train.fp8_signals import record_fp8
+from spiketriage.train.recording.fp8_signals import record_fp8
+from spiketriage.train.recording.step_recorder import StepRecorder
 from spiketriage.train.stabilizers import fp8
-from spiketriage.train.step_recorder import StepRecorder
 
 from .config import Config
 from .linear import Linear
@@ -26,7 +27,10 @@ HISTORY_LEN = 16  # passes, of which a step has one a microbatch
 
 
 class Fp8Linear(Linear):
-    """Inputs and weight in E4M3, the gradient in E5M2; amax is that of all ranks, so that histories are equal."""
+    """Inputs and weight in E4M3, the gradient in E5M2.
+
+    Amax is that of all ranks, so that histories are equal.
+    """
 
     def __init__(self, num_inputs: int, num_outputs: int, place: str) -> None:
         super().__init__(num_inputs, num_outputs, place)
@@ -55,7 +59,11 @@ def linear_class(config: Config) -> type[Linear]:
 
 def scale_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Copies of every scale and amax history by name, fp32; empty without FP8."""
-    return {name: tensor for prefix, scales in _scales(model) for name, tensor in scales.state_tensors(prefix).items()}
+    return {
+        name: tensor
+        for prefix, scales in _scales(model)
+        for name, tensor in scales.state_tensors(prefix).items()
+    }
 
 
 def put_scale_tensors(model: nn.Module, stored: Mapping[str, Tensor]) -> None:
@@ -69,7 +77,10 @@ def put_scale_tensors(model: nn.Module, stored: Mapping[str, Tensor]) -> None:
 
 
 def record_casts(trace: Trace, number: int, num_micro: int, record: StepRecorder) -> None:
-    """The FP8 vectors of microbatch `number` of a step, after its backward pass: one value a cast, in their order."""
+    """The FP8 vectors of microbatch `number` of a step, after its backward pass.
+
+    One value a cast, in their order.
+    """
     for cast in trace.casts:
         record_fp8(
             record,
@@ -94,7 +105,9 @@ def delay_steps(history_A: Tensor, number: int, num_micro: int) -> int:
 
 def _cast(values: Tensor, scale: fp8.DelayedScale) -> Cast:
     # Learning replaces both tensors of the scale and never writes into them.
-    return Cast(values=values.detach(), scale=scale.scale, history_A=scale.history_A, dtype=scale.form.dtype)
+    return Cast(
+        values=values.detach(), scale=scale.scale, history_A=scale.history_A, dtype=scale.form.dtype
+    )
 
 
 def _scales(model: nn.Module) -> Iterator[tuple[str, fp8.LinearScales]]:

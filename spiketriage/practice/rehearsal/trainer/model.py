@@ -1,6 +1,7 @@
 """A small GPT: byte-level tokens, RMSNorm, attention inside packed documents, untied head.
 
-Shapes: B rows, T positions, D model width, H heads, K head width, V vocabulary. It never sees a rank or an optimizer.
+Shapes: B rows, T positions, D model width, H heads, K head width, V vocabulary. It never sees a
+rank or an optimizer.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ class Block(nn.Module):
     def _attention(self, x_BTD: Tensor, mask_B1TT: Tensor, how: Pass, trace: Trace) -> Tensor:
         B, T, D = x_BTD.shape
         qkv = self.qkv(x_BTD, how, trace)
-        q_BHTK, k_BHTK, v_BHTK = qkv.view(B, T, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        q_BHTK, k_BHTK, v_BHTK = (
+            qkv.view(B, T, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        )
         if self.qk_norm is not None:
             q_BHTK, k_BHTK = self.qk_norm(q_BHTK, k_BHTK)
         with torch.no_grad():
@@ -91,7 +94,9 @@ class Block(nn.Module):
             trace.logit_max.append(float(logits_BHTT.masked_fill(~mask_B1TT, float("-inf")).max()))
         attend = math_attention if how.kernel == "math" else fused_attention
         if self.capped:
-            attend = partial(math_attention if how.kernel == "math" else capped_attention, cap=ATTENTION_CAP)
+            attend = partial(
+                math_attention if how.kernel == "math" else capped_attention, cap=ATTENTION_CAP
+            )
         mixed_BTD = attend(q_BHTK, k_BHTK, v_BHTK, mask_B1TT).transpose(1, 2).reshape(B, T, D)
         out_BTD: Tensor = self.out(mixed_BTD, how, trace)
         return out_BTD
@@ -111,12 +116,19 @@ class GPT(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
                 scale = (
-                    0.02 / math.sqrt(2 * config.num_layers) if name.endswith(("out.weight", "down.weight")) else 0.02
+                    0.02 / math.sqrt(2 * config.num_layers)
+                    if name.endswith(("out.weight", "down.weight"))
+                    else 0.02
                 )
                 nn.init.normal_(parameter, std=scale, generator=generator)
         if "scaled-init" in config.defenses:
             named = self.named_parameters()
-            initialise_(named, num_layers=config.num_layers, residual=("out.weight", "down.weight"), seed=config.seed)
+            initialise_(
+                named,
+                num_layers=config.num_layers,
+                residual=("out.weight", "down.weight"),
+                seed=config.seed,
+            )
         scale_initial_(self.named_parameters(), config)
 
     @property

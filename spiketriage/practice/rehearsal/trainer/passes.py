@@ -27,7 +27,8 @@ class Pass:
 class Masks:
     """Where a position may attend (`attend_B1TT`), and which positions predict something (`valid_BT`); True: yes.
 
-    What a position that predicts nothing computes reaches no loss: a document's last token is attended by none.
+    What a position that predicts nothing computes reaches no loss: a document's last token is
+    attended by none.
     """
 
     attend_B1TT: Tensor
@@ -36,7 +37,10 @@ class Masks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cast:
-    """One tensor on its way into 8 bits: fp32 `scale` () and `history_A` as they were, before it was learned."""
+    """One tensor on its way into 8 bits.
+
+    Fp32 `scale` () and `history_A` as they were, before it was learned.
+    """
 
     values: Tensor
     scale: Tensor
@@ -54,7 +58,10 @@ class Routed:
 
 @dataclass(slots=True)
 class Trace:
-    """One activation, rms and attention maximum a layer; every cast to 8 bits, every router in order of the layers."""
+    """One activation, rms and attention maximum a layer.
+
+    Every cast to 8 bits, every router in order of the layers.
+    """
 
     activations: dict[str, Tensor] = field(default_factory=dict)
     rms: list[float] = field(default_factory=list)

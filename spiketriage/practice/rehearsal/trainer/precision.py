@@ -1,6 +1,9 @@
-"""Reduced precision as this CPU can afford it: fp32 arithmetic whose results are rounded where they leave a matmul.
+"""Reduced precision as this CPU can afford it.
 
-It never changes a dtype that the caller sees; the gradient is rounded on the way back too, as autograd does for a cast.
+Fp32 arithmetic whose results are rounded where they leave a matmul.
+
+It never changes a dtype that the caller sees; the gradient is rounded on the way back too, as
+autograd does for a cast.
 """
 
 from __future__ import annotations
@@ -10,7 +13,10 @@ from torch import Tensor
 
 
 def rounded(values: Tensor, place: str, precision: str) -> Tensor:
-    """`values` rounded as the run's precision says; `place` names the layer, `fp32` rounds nothing."""
+    """`values` rounded as the run's precision says.
+
+    `place` names the layer, `fp32` rounds nothing.
+    """
     if precision == "fp32":
         return values
     return values.to(torch.bfloat16).to(torch.float32)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from spiketriage.train.step_recorder import StepRecorder
+from spiketriage.train.recording.step_recorder import StepRecorder
 
 from .data import Batch
 from .fp8_linear import record_casts
@@ -33,15 +33,22 @@ def record_batch(batch: Batch, record: StepRecorder) -> None:
 
 def record_trace(trace: Trace, number: int, num_micro: int, record: StepRecorder) -> None:
     """What the forward and backward pass of microbatch `number` left behind."""
-    record.tensors("activations", {f"{name}#{number}": value for name, value in trace.activations.items()})
+    record.tensors(
+        "activations", {f"{name}#{number}": value for name, value in trace.activations.items()}
+    )
     record.series("activations/rms", trace.rms)
     record.series("attention/logit_max", trace.logit_max)
     record_casts(trace, number, num_micro, record)
 
 
-def record_moments(params: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, record: StepRecorder) -> None:
+def record_moments(
+    params: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, record: StepRecorder
+) -> None:
     """The optimizer's tensors by parameter and moment."""
-    record.tensors("optimizer", {f"{n}/{key}": v for n, p in params.items() for key, v in optimizer.state[p].items()})
+    record.tensors(
+        "optimizer",
+        {f"{n}/{key}": v for n, p in params.items() for key, v in optimizer.state[p].items()},
+    )
 
 
 def record_rates(optimizer: torch.optim.Optimizer, record: StepRecorder) -> None:
@@ -55,13 +62,19 @@ def record_rates(optimizer: torch.optim.Optimizer, record: StepRecorder) -> None
 def applied(
     params: Mapping[str, Tensor], before: Mapping[str, Tensor], optimizer: torch.optim.Optimizer
 ) -> dict[str, float]:
-    """Metrics of an update, given the parameters `before` it; settings are those of the first group."""
+    """Metrics of an update, given the parameters `before` it.
+
+    Settings are those of the first group.
+    """
     group = optimizer.param_groups[0]
     change = torch.stack([(p.detach() - before[n]).pow(2).sum() for n, p in params.items()])
     beta2 = group["betas"][1]
     ratio = torch.stack(
         [
-            ((1 - beta2 ** entry["step"]) * (p.grad.pow(2) / (entry["exp_avg_sq"] + 1e-30)).mean()).sqrt()
+            (
+                (1 - beta2 ** entry["step"])
+                * (p.grad.pow(2) / (entry["exp_avg_sq"] + 1e-30)).mean()
+            ).sqrt()
             for p, entry in optimizer.state.items()
             if p.grad is not None
         ]

@@ -1,6 +1,9 @@
-"""The trainer's own way back from a generation: read this rank's state and hand over what the files hold.
+"""The trainer's own way back from a generation.
 
-It trusts the files; verification is the business of `spiketriage.train.checkpoint.load_verified`.
+Read this rank's state and hand over what the files hold.
+
+It trusts the files; verification is the business of
+`spiketriage.train.generations.generation.load_verified`.
 """
 
 from __future__ import annotations
@@ -8,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from spiketriage.train.checkpoint import read_state
-from spiketriage.train.rank_state import RankState
+from spiketriage.train.generations.generation import read_state
+from spiketriage.train.generations.rank_state import RankState
 
 
 def restore(generation: Path) -> RankState:

@@ -1,4 +1,7 @@
-"""Learning rate by step: linear warm-up, then cosine to a floor (arXiv 1608.03983, without restarts)."""
+"""Learning rate by step.
+
+Linear warm-up, then cosine to a floor (arXiv 1608.03983, without restarts).
+"""
 
 from __future__ import annotations
 
@@ -12,4 +15,6 @@ def learning_rate(config: Config, step: int) -> float:
     if step <= config.warmup_steps:
         return config.peak_lr * step / config.warmup_steps
     progress = (step - config.warmup_steps) / (config.schedule_steps - config.warmup_steps)
-    return config.floor_lr + (config.peak_lr - config.floor_lr) * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
+    return config.floor_lr + (config.peak_lr - config.floor_lr) * 0.5 * (
+        1 + math.cos(math.pi * min(progress, 1.0))
+    )

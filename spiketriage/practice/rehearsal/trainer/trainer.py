@@ -1,6 +1,9 @@
-"""One rank of the reference trainer, as a `spiketriage.train.harness.Harness`: production and replay run the same code.
+"""One rank of the reference trainer, as a `spiketriage.train.harness.Harness`.
 
-Shapes: M rows, T positions, V vocabulary, N flattened parameters. It never decides whether a step was good.
+Production and replay run the same code.
+
+Shapes: M rows, T positions, V vocabulary, N flattened parameters. It never decides whether a step
+was good.
 """
 
 from __future__ import annotations
@@ -18,19 +21,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spiketriage.digests import of_file
-from spiketriage.records import Identity, Link
-from spiketriage.train import random_state
-from spiketriage.train.checkpoint import Provenance, load_verified, save
-from spiketriage.train.guard import Guard, Policy
+from spiketriage.nouns.telemetry import Identity, Link
+from spiketriage.train.generations.generation import Provenance, load_verified, save
+from spiketriage.train.generations.module_state import capture, put
+from spiketriage.train.generations.rank_state import RankState, digest_state
+from spiketriage.train.guarding.guard import Guard, Policy
 from spiketriage.train.harness import Context, Loaded, Overrides
-from spiketriage.train.identity import identify
-from spiketriage.train.module_state import capture, put
-from spiketriage.train.rank_state import RankState, digest_state
-from spiketriage.train.recorder import Recorder
+from spiketriage.train.recording import random_state
+from spiketriage.train.recording.identity import identify
+from spiketriage.train.recording.recorder import Recorder
+from spiketriage.train.recording.step_recorder import StepRecorder
 from spiketriage.train.stabilizers import loss_scale as dynamic
 from spiketriage.train.stabilizers.cross_entropy import IGNORE, cross_entropy_sum
 from spiketriage.train.stabilizers.softcap import cap_logits
-from spiketriage.train.step_recorder import StepRecorder
 
 from .config import Config, read_config
 from .data import Batch, Micro, Raw, Reader, Sampler, build
@@ -187,12 +190,16 @@ class Trainer:
                 put_scale_tensors(self.model, scales)
             self.last_step = step
             self.num_tokens += gradients.num_valid
-            record.log({"tokens/total": self.num_tokens, "steps_since_load": step - self.loaded_step})
+            record.log(
+                {"tokens/total": self.num_tokens, "steps_since_load": step - self.loaded_step}
+            )
 
     def forward_backward(self, batch: Batch, overrides: Overrides, record: StepRecorder) -> None:
         """One pass on the current state; the state is left as it was."""
         how = Pass(
-            precision=DEPLOYED.precision if overrides.precision == "deployed" else overrides.precision,
+            precision=DEPLOYED.precision
+            if overrides.precision == "deployed"
+            else overrides.precision,
             kernel=DEPLOYED.kernel if overrides.kernel == "deployed" else overrides.kernel,
         )
         record.tensors("params_before", self.params)
@@ -209,7 +216,9 @@ class Trainer:
         scale = loss_scale(step, how.precision) * (1.0 if self.scale is None else self.scale.scale)
         loss_sum, traces = torch.zeros(()), [Trace() for _ in batch.micros]
         for number, micro in enumerate(batch.micros):
-            loss_sum = loss_sum + self._micro_pass(micro, traces[number], how, scale / float(totals[0]), record)
+            loss_sum = loss_sum + self._micro_pass(
+                micro, traces[number], how, scale / float(totals[0]), record
+            )
             record_trace(traces[number], number, len(traces), record)
         record_routers(self.model.mixtures, traces, record)
         record.tensor("loss", "sum", loss_sum)
@@ -221,7 +230,9 @@ class Trainer:
         totals[1] = loss_sum
         dist.all_reduce(totals[1:])
         cut = torch.split(flat_N, [gradient.numel() for gradient in gradients.values()])
-        reduced = {name: part.view_as(gradients[name]) for name, part in zip(gradients, cut, strict=True)}
+        reduced = {
+            name: part.view_as(gradients[name]) for name, part in zip(gradients, cut, strict=True)
+        }
         record.tensors("reduced_gradient", reduced)
         record.log(
             {
@@ -237,7 +248,10 @@ class Trainer:
         return Gradients(by_name=reduced, num_valid=int(totals[0]), traces=traces)
 
     def _take_gradients(self, scale: float) -> dict[str, Tensor]:
-        """Accumulated gradients, unscaled, in the order in which the backward pass reached them; clears them."""
+        """Accumulated gradients, unscaled, in the order in which the backward pass reached them.
+
+        Clears them.
+        """
         taken = {
             name: parameter.grad / scale
             for name, parameter in reversed(self.params.items())
@@ -246,17 +260,24 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         return taken
 
-    def _micro_pass(self, micro: Micro, trace: Trace, how: Pass, factor: float, record: StepRecorder) -> Tensor:
+    def _micro_pass(
+        self, micro: Micro, trace: Trace, how: Pass, factor: float, record: StepRecorder
+    ) -> Tensor:
         """Forward and backward of one microbatch; returns its loss sum, detached."""
         masks = Masks(attend_B1TT=micro.mask_M1TT, valid_BT=micro.valid_MT)
         logits_MTV = self.model(micro.inputs_MT, masks, how, trace)
         if "softcap" in self.config.defenses:
             logits_MTV = cap_logits(logits_MTV, LOGIT_CAP)
-        losses_MT = F.cross_entropy(logits_MTV.transpose(1, 2), micro.labels_MT, reduction="none") * micro.valid_MT
+        losses_MT = (
+            F.cross_entropy(logits_MTV.transpose(1, 2), micro.labels_MT, reduction="none")
+            * micro.valid_MT
+        )
         loss_sum = objective = losses_MT.sum()
         if "z-loss" in self.config.defenses:
             labels_MT = micro.labels_MT.masked_fill(~micro.valid_MT, IGNORE)
-            objective = cross_entropy_sum(logits_MTV, labels_MT, z_coefficient=Z_COEFFICIENT).objective_sum
+            objective = cross_entropy_sum(
+                logits_MTV, labels_MT, z_coefficient=Z_COEFFICIENT
+            ).objective_sum
         torch.autograd.backward((objective + router_penalty(trace)) * factor)
         per_row = losses_MT.detach().sum(1) / micro.valid_MT.sum(1).clamp(min=1)
         record.series("loss/per_sample", per_row.tolist())
@@ -283,16 +304,21 @@ class Trainer:
         if not taken:
             del metrics["rms_t/max"]  # of a gradient that the moments never saw
         clip = {"clip/coefficient": coefficient, "clip/threshold": self.config.clip}
-        record.log({"lr": lr, **clip, **metrics, "scheduler/step": float(self.scheduler_step(step))})
+        record.log(
+            {"lr": lr, **clip, **metrics, "scheduler/step": float(self.scheduler_step(step))}
+        )
         if self.guard is not None:
             self.guard.finish(update_norm=metrics["update/norm"], rms_t=metrics.get("rms_t/max"))
         self.optimizer.zero_grad(set_to_none=True)
         return taken
 
     def _may_update(self, step: int, lr: float, record: StepRecorder) -> bool:
-        """Whether this update is taken: not where the loss scale overflowed, and not where the guard skips.
+        """Whether this update is taken.
 
-        The norm is of the reduced gradient and so equal on all ranks: nonfinite on one is nonfinite on each.
+        Not where the loss scale overflowed, and not where the guard skips.
+
+        The norm is of the reduced gradient and so equal on all ranks: nonfinite on one is nonfinite
+        on each.
         """
         overflow = self.scale is not None and not math.isfinite(record.metrics["grad/norm"])
         skips = False

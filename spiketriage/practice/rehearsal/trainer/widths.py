@@ -1,6 +1,9 @@
-"""What depends on the model's width: first weights, the optimizer's rates, and readouts, by μP if it is turned on.
+"""What depends on the model's width.
 
-It never scales attention: models of this family keep their head width, so 1/√K is that of the base model too.
+First weights, the optimizer's rates, and readouts, by μP if it is turned on.
+
+It never scales attention: models of this family keep their head width, so 1/√K is that of the base
+model too.
 """
 
 # D model width, O outputs, m = width / base width.
@@ -37,7 +40,10 @@ class Readout(nn.Module):
 
 
 def base_width(config: Config) -> int:
-    """The width whose settings the run takes over; its own without μP, where every factor is exactly 1."""
+    """The width whose settings the run takes over.
+
+    Its own without μP, where every factor is exactly 1.
+    """
     return BASE_WIDTH if "mup" in config.defenses else config.d_model
 
 
@@ -50,7 +56,8 @@ def outputs(config: Config) -> tuple[str, ...]:
 def scale_initial_(named: Iterable[tuple[str, Tensor]], config: Config) -> None:
     """Turn first weights into those of the base model, scaled to this width, in place."""
     base = base_width(config)
-    # Scaled init knows the fan-in of this width: the base model would have drawn with √m times its std.
+    # Scaled init knows the fan-in of this width: the base model would have drawn with √m times its
+    # std.
     to_base = math.sqrt(config.d_model / base) if "scaled-init" in config.defenses else 1.0
     for name, weight in named:
         if weight.dim() >= 2:
@@ -58,7 +65,9 @@ def scale_initial_(named: Iterable[tuple[str, Tensor]], config: Config) -> None:
             weight *= to_base * scaling(role, width=config.d_model, base_width=base).init_std
 
 
-def optimizer_groups(named: Iterable[tuple[str, nn.Parameter]], config: Config) -> list[dict[str, Any]]:
+def optimizer_groups(
+    named: Iterable[tuple[str, nn.Parameter]], config: Config
+) -> list[dict[str, Any]]:
     """Groups for AdamW; each has `lr_factor`, by which a step multiplies the schedule's rate."""
     if "mup" not in config.defenses:
         parameters = [parameter for _, parameter in named]

@@ -1,0 +1,1 @@
+"""Which stabilizers a job has, and how each was seen."""

@@ -1,0 +1,85 @@
+"""What is lifted from `spiketriage.train`, and what calls in a trainer's source say about its defences.
+
+It never takes a default for a setting: a call under a condition, or with a computed amount, leaves
+the question open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from spiketriage.defenses.keys import Mark
+from spiketriage.defenses.weigh import Evidence
+from spiketriage.readers.source_calls import Call
+from spiketriage.train.stabilizers import STABILIZERS
+
+# By stabilizer: the names to import, the one that belongs into a loop or a model first.
+LIFTED: Mapping[str, tuple[str, ...]] = {
+    "z-loss": ("linear_cross_entropy_sum", "cross_entropy_sum"),
+    "fp32-accumulation": ("Accumulator",),
+    "scaled-init": ("initialise_",),
+    "mup": ("param_groups",),
+    "schedule": ("WarmupCosine", "WarmupStableDecay"),
+    "global-clip": ("clip_",),
+    "guard": ("Guard", "Policy"),
+    "loss-scale": ("ScaleState", "after", "unscale_"),
+    "qk-norm": ("QKNorm",),
+    "softcap": ("cap_logits", "capped_attention", "score_mod"),
+    "router-balance": ("BalanceBias", "router_z_loss_sum"),
+    "fp8-scaling": ("linear_scales", "linear"),
+}
+_MODULES = {member.name: f"spiketriage.train.{member.module}" for member in STABILIZERS}
+_OURS = {
+    f"{_MODULES[name]}.{symbol}": name for name, symbols in LIFTED.items() for symbol in symbols
+}
+del _OURS[f"{_MODULES['guard']}.Policy"]  # a policy alone guards nothing
+_OTHERS = {
+    "torch.nn.utils.clip_grad_norm_": "global-clip",
+    "torch.nn.utils.clip_grads_with_norm_": "global-clip",
+    "torch.amp.GradScaler": "loss-scale",
+    "torch.cuda.amp.GradScaler": "loss-scale",
+}
+# Where the defence is an amount of the call: the argument by name and by place, and what it is when
+# it is left out. A clipping threshold is often computed, and infinite in code that only measures
+# the norm.
+_AMOUNTS: Mapping[str, tuple[str, str, object]] = {
+    "cross_entropy_sum": ("z_coefficient", "", 0.0),
+    "linear_cross_entropy_sum": ("z_coefficient", "", 0.0),
+    "GradScaler": ("enabled", "", True),
+    "WarmupCosine": ("warmup_steps", "", 0),
+    "WarmupStableDecay": ("warmup_steps", "", 0),
+    "clip_": ("max_norm", "1", None),
+    "clip_grad_norm_": ("max_norm", "1", None),
+    "clip_grads_with_norm_": ("max_norm", "1", None),
+}
+
+
+def import_line(name: str) -> str:
+    """The line that brings a stabilizer into a trainer."""
+    return f"from {_MODULES[name]} import {', '.join(LIFTED[name])}"
+
+
+def from_calls(calls: Iterable[Call]) -> list[Evidence]:
+    """What the calls of a source tree say, one piece of evidence for each call that is a defence."""
+    found = []
+    for call in calls:
+        defense = _OURS.get(call.name) or _OTHERS.get(call.name)
+        if defense is not None:
+            symbol = call.name.rpartition(".")[2]
+            mark, why = _mark(call, symbol)
+            where = f"{call.path.name}:{call.line}"
+            text = f"{symbol} is called {why}"
+            found.append(
+                Evidence(defense=defense, mark=mark, layer="source", text=text, where=where)
+            )
+    return found
+
+
+def _mark(call: Call, symbol: str) -> tuple[Mark, str]:
+    word, place, left_out = _AMOUNTS.get(symbol, ("", "", True))
+    amount = call.arguments.get(word, call.arguments.get(place, left_out))
+    if amount is None:
+        return "hint", f"with {word} computed at run time"
+    if not amount:
+        return "hint", f"without {word}"
+    return ("hint", "under a condition") if call.is_conditional else ("on", "under no condition")

@@ -1,0 +1,1 @@
+"""Spike rules that the guard and the desk share."""

@@ -1,0 +1,491 @@
+"""The rules that judge one signal of a run against its own past, and the loss scale of fp16.
+
+This module never looks at two signals at once and never learns from an outlier; `detect` puts the
+rules together.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from spiketriage.detect.bands import BEFORE_ROWS, Band, Sorted
+
+Trigger = Literal[
+    "nonfinite",
+    "missing",
+    "vanished",
+    "band",
+    "ratio",
+    "start-up",
+    "lasting",
+    "climb",
+    "loss-scale",
+]
+
+SHIFT_COUNT, SHIFT_ROWS, SHIFT_SCALES = (
+    8,
+    BEFORE_ROWS,
+    2.5,
+)  # eight of the last ten beyond 2.5 scales on one side
+START_ROWS, START_LAST, START_JUMPS = 16, 3, 3.0  # see Judge._starting
+FIRST_RATIO, FIRST_STEP = (
+    1.6,
+    2.0,
+)  # of the first rows: more than 1.6 times the largest so far and 2 nats
+SURPRISE = 5.0  # scales from which a value is a surprise, and is not learned
+SURPRISE_FACTOR, SURPRISE_ROWS, SURPRISES_KEPT = 1.6, 10_000, 8  # see Judge._bar
+AGAIN_ROWS = 3  # two surprises on one side within so many rows are no chance
+# of magnitudes that are taken for numbers; fp32 ends at 3.4e38, and squares must stay finite
+LARGEST = 1e100
+HABIT_ROWS = 8  # rows in a row in which a nonzero value was there before its absence means anything
+ZEROS_REMEMBERED = 1000  # rows after which a zero is forgotten
+LEAST_LOSS = 0.1  # a loss that may round to zero is below this
+CLIMB_ROWS, CLIMB_SCALES = 100, 2.0  # the median of 100 above its own minimum by this many scales
+MAX_SKIPS, MAX_SKIPS_AT_START = (
+    6,
+    40,
+)  # overflow skips in a row: a loss scale that starts at 2^32 needs twenty
+SCALE_ROWS, SCALE_HALVINGS = 64, 5.0  # halvings below the median of recent loss scales
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """One anomaly: `score` is the distance from `expected` in scales, infinite for a nonfinite value.
+
+    `step` is where it began, `raised_at` the step whose row made it known: later for a lasting
+    shift only.
+    """
+
+    step: int
+    signal: str
+    value: float
+    expected: float
+    score: float
+    sentence: str
+    trigger: Trigger
+    raised_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """A judged series: `floor` is the smallest scale that is believed, `width` the band in scales.
+
+    From `sure` scales on, no surprise before excuses a value (see Judge._bar). A value `far` off
+    the median, in the space in which the signal is judged, is out from `far_scales` on, whatever
+    the run got away with before: for a logarithmic signal that is k × running median. `shifts` are
+    the sides (1 up, -1 down) on which a lasting shift within the band is an alarm. `trend` says
+    that the signal goes somewhere, so that its median lags behind it. `start` is the least jump
+    that the start-up rule believes, `climb` the least slow climb; 0 switches a rule off. `zeros`
+    says whether a vanished value is an anomaly.
+    """
+
+    name: str
+    floor: float
+    logarithmic: bool = False
+    width: float = 7.0
+    sure: float = 12.0
+    far: float = math.inf
+    far_scales: float = 6.5
+    shifts: tuple[int, ...] = ()
+    trend: bool = False
+    start: float = 0.0
+    climb: float = 0.0
+    zeros: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """One recent value and how far out it was.
+
+    In the scales of then, and in those before a possible shift.
+    """
+
+    step: int
+    value: float
+    score: float
+    shift: float
+
+
+class Judge:
+    """The rules of one signal with their memory."""
+
+    def __init__(self, signal: Signal) -> None:
+        self.signal = signal
+        self._band = Band(signal.floor, trend=signal.trend)
+        self._recent: deque[_Seen] = deque(maxlen=SHIFT_ROWS)
+        self._is_shifted = False
+        self._num_rows = 0
+        self._surprises: list[tuple[int, float]] = []  # row and score of the largest
+        self._num_nonzero = 0  # nonzero values since the last zero
+        self._num_large = 0  # of them, values in a row that could not round to zero
+        self._climb = Sorted(CLIMB_ROWS)
+        self._lowest = math.inf
+
+    def peek(self, step: int, value: float) -> list[Alarm]:
+        """What is wrong with the value alone; nothing is remembered."""
+        odd = self._odd(step, value)
+        return (
+            [odd]
+            if odd
+            else self._outside(self._look(step, value))
+            if self._is_judged(value)
+            else []
+        )
+
+    def feed(self, step: int, value: float) -> list[Alarm]:
+        """Judge the next value and learn from it."""
+        odd = self._odd(step, value)
+        if _is_number(value):
+            self._remember_zero(value)
+        if odd or not self._is_judged(value):
+            return [odd] if odd else []
+        seen = self._look(step, value)
+        outside = self._outside(seen)
+        is_outlier = bool(outside) or abs(seen.score) > SURPRISE
+        self._remember_surprise(seen)
+        self._recent.append(seen)
+        alarms = [*outside, *self._lasting(step, is_told=bool(outside))]
+        self._band.learn(self._inner(value), is_outlier=is_outlier)
+        return alarms if is_outlier else [*alarms, *self._climbing(step, value)]
+
+    def state(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "band": self._band.state(),
+            "recent": [asdict(seen) for seen in self._recent],
+            "is_shifted": self._is_shifted,
+            "num_rows": self._num_rows,
+            "surprises": [list(one) for one in self._surprises],
+            "num_nonzero": self._num_nonzero,
+            "num_large": self._num_large,
+            "climb": self._climb.values,
+            "lowest": None if math.isinf(self._lowest) else self._lowest,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state()`."""
+        self._band.restore(state["band"])
+        self._recent = deque((_Seen(**seen) for seen in state["recent"]), maxlen=SHIFT_ROWS)
+        self._is_shifted = state["is_shifted"]
+        self._num_rows = state["num_rows"]
+        self._surprises = [(int(at), float(score)) for at, score in state["surprises"]]
+        self._num_nonzero, self._num_large = state["num_nonzero"], state["num_large"]
+        self._climb = Sorted(CLIMB_ROWS, state["climb"])
+        self._lowest = math.inf if state["lowest"] is None else state["lowest"]
+
+    def _inner(self, value: float) -> float:
+        return math.log(value) if self.signal.logarithmic else value
+
+    def _is_judged(self, value: float) -> bool:
+        return _is_number(value) and (value > 0 or not self.signal.logarithmic)
+
+    def _odd(self, step: int, value: float) -> Alarm | None:
+        """A value that no healthy step has, whatever came before; or a zero where none ever was."""
+        name = self.signal.name
+        if not _is_number(value):
+            return alarm(
+                name, "nonfinite", step, f"step {step}: {name} is not a finite number", value=value
+            )
+        if not self.signal.zeros:
+            return None
+        if value < 0 and self.signal.logarithmic and self._num_nonzero > 0:
+            # DeepSpeed writes -1 for the norm of a gradient that overflowed.
+            return alarm(
+                name,
+                "nonfinite",
+                step,
+                f"step {step}: {name} is {value:.4g}, which no norm is",
+                value=value,
+            )
+        habit = self._num_nonzero if self.signal.logarithmic else self._num_large
+        if value == 0 and habit >= HABIT_ROWS:
+            # HF Trainer's NaN filter writes 0.0 for a loss that was NaN.
+            sentence = f"step {step}: {name} is exactly zero, which none of the last {habit} was"
+            return alarm(name, "vanished", step, sentence, value=value)
+        return None
+
+    def _remember_zero(self, value: float) -> None:
+        is_zero = value <= 0 if self.signal.logarithmic else value == 0
+        self._num_nonzero = 0 if is_zero else min(self._num_nonzero + 1, ZEROS_REMEMBERED)
+        self._num_large = (
+            min(self._num_large + 1, ZEROS_REMEMBERED) if abs(value) > LEAST_LOSS else 0
+        )
+
+    def _remember_surprise(self, seen: _Seen) -> None:
+        self._num_rows += 1
+        if abs(seen.score) > SURPRISE:
+            self._surprises.append((self._num_rows, min(abs(seen.score), self.signal.sure)))
+            self._surprises = sorted(self._surprises, key=lambda one: one[1])[-SURPRISES_KEPT:]
+
+    def _look(self, step: int, value: float) -> _Seen:
+        if not self._band.is_ready:
+            return _Seen(step=step, value=value, score=0.0, shift=0.0)
+        distance = self._inner(value) - self._band.centre
+        score, shift = distance / self._band.scale, distance / self._band.scale_before
+        return _Seen(step=step, value=value, score=score, shift=shift)
+
+    def _outside(self, seen: _Seen) -> list[Alarm]:
+        """The value is out if it is beyond the bar, far off, or the second surprise on its side in three rows."""
+        if not self._band.is_ready:
+            return self._starting(seen.step, seen.value)
+        score, name, expected = abs(seen.score), self.signal.name, self._expected()
+        is_far = (
+            score > self.signal.far_scales
+            and abs(self._inner(seen.value) - self._band.centre) > self.signal.far
+        )
+        if score > self._bar() or self._is_again(seen):
+            trigger: Trigger = "band"
+        elif is_far:
+            trigger = "ratio" if self.signal.logarithmic else "band"
+        else:
+            return []
+        side = "above" if seen.score > 0 else "below"
+        sentence = (
+            f"step {seen.step}: {name} {seen.value:.4g} is {score:.1f} scales {side} the "
+            f"running median {expected:.4g}"
+        )
+        return [
+            alarm(
+                name, trigger, seen.step, sentence, value=seen.value, expected=expected, score=score
+            )
+        ]
+
+    def _bar(self) -> float:
+        """How far out one value has to be, in scales.
+
+        1.6 times the largest surprise of the last 10,000 rows.
+
+        Healthy runs have lone outliers, some runs none and some one in a hundred rows, and no
+        window that is short enough to follow a run knows which. The bar never rises above `sure`,
+        so one huge spike hides no other.
+        """
+        largest = max(
+            (score for at, score in self._surprises if self._num_rows - at <= SURPRISE_ROWS),
+            default=0.0,
+        )
+        return min(self.signal.sure, max(self.signal.width, SURPRISE_FACTOR * largest))
+
+    def _is_again(self, seen: _Seen) -> bool:
+        if (
+            len(self._surprises) == SURPRISES_KEPT
+        ):  # of a run with so many of them, two at a time are no news
+            return False
+        side = math.copysign(1.0, seen.score)
+        before = list(self._recent)[-AGAIN_ROWS + 1 :]
+        return side * seen.score > SURPRISE and any(side * one.score > SURPRISE for one in before)
+
+    def _starting(self, step: int, value: float) -> list[Alarm]:
+        """The coarse upward rule of a run's first rows, where nothing is known but that a start goes down.
+
+        A value is out if it exceeds the last three by three times the largest jump so far, and by
+        `start`.
+        """
+        if not self.signal.start:
+            return []
+        last = self._band.last(START_ROWS)
+        if len(last) <= START_LAST:
+            return self._first(step, value, last)
+        jumps = max(abs(b - a) for a, b in itertools.pairwise(last))
+        reach = max(last[-START_LAST:]) + max(self.signal.start, START_JUMPS * jumps)
+        return self._started(step, value, last) if self._inner(value) > reach else []
+
+    def _first(self, step: int, value: float, last: list[float]) -> list[Alarm]:
+        """Of the second to fourth row: out if it is far above every one before, as no start is."""
+        if not last:
+            return []
+        most = max(last)
+        reach = (
+            most + 2 * self.signal.start
+            if self.signal.logarithmic
+            else FIRST_RATIO * max(most, 0.0) + FIRST_STEP
+        )
+        return self._started(step, value, last) if self._inner(value) > reach else []
+
+    def _started(self, step: int, value: float, last: list[float]) -> list[Alarm]:
+        name, recent = self.signal.name, max(last[-START_LAST:])
+        expected = math.exp(recent) if self.signal.logarithmic else recent
+        score = (self._inner(value) - recent) / self.signal.start
+        sentence = (
+            f"step {step}: {name} {value:.4g} jumps above the {expected:.4g} of the rows "
+            "before, at the start"
+        )
+        return [
+            alarm(name, "start-up", step, sentence, value=value, expected=expected, score=score)
+        ]
+
+    def _lasting(self, step: int, *, is_told: bool) -> list[Alarm]:
+        """A shift within the band, said once: eight of the last ten rows on one side."""
+        first = self._shift()
+        is_new = first is not None and not self._is_shifted and not is_told
+        self._is_shifted = first is not None
+        if first is None or not is_new:
+            return []
+        name, expected, score = self.signal.name, self._expected(), abs(first.shift)
+        side = "above" if first.shift > 0 else "below"
+        sentence = (
+            f"step {first.step}: {name} stays {side} the running median {expected:.4g}:"
+            f" {SHIFT_COUNT} of {SHIFT_ROWS} steps beyond {SHIFT_SCALES} scales"
+        )
+        return [
+            alarm(
+                name,
+                "lasting",
+                step,
+                sentence,
+                value=first.value,
+                expected=expected,
+                score=score,
+                began=first.step,
+            )
+        ]
+
+    def _shift(self) -> _Seen | None:
+        """The first of at least eight of the last ten rows that are far out on one side, if there are so many."""
+        for side in self.signal.shifts:
+            beyond = [one for one in self._recent if side * one.shift > SHIFT_SCALES]
+            if len(beyond) >= SHIFT_COUNT:
+                return beyond[0]
+        return None
+
+    def _climbing(self, step: int, value: float) -> list[Alarm]:
+        """A slow climb: the median of the last 100 accepted values above the lowest such median."""
+        if not self.signal.climb:
+            return []
+        self._climb.append(value)
+        if not self._climb.is_full:
+            return []
+        median, lowest = self._climb.quantile(0.5), self._lowest
+        self._lowest = min(lowest, median)
+        score = (median - lowest) / max(self.signal.climb, CLIMB_SCALES * self._band.scale)
+        if not score > 1:
+            return []
+        self._lowest = median  # said once, and again only after as much more
+        name = self.signal.name
+        sentence = (
+            f"step {step}: {name} climbs slowly: its median of {CLIMB_ROWS} is {median:.4g} "
+            f"and was {lowest:.4g}"
+        )
+        return [alarm(name, "climb", step, sentence, value=median, expected=lowest, score=score)]
+
+    def _expected(self) -> float:
+        return math.exp(self._band.centre) if self.signal.logarithmic else self._band.centre
+
+
+class Scaling:
+    """Which rows are the normal overflow skips of fp16 loss scaling, and when they are normal no more."""
+
+    def __init__(self) -> None:
+        self._scales = Sorted(SCALE_ROWS)  # log2 of the loss scale in rows that were not skipped
+        self._previous: float | None = None
+        self._num_skips = 0
+        self._is_low = False
+
+    def is_skip(self, scale: float | None, *, is_skipped: bool) -> bool:
+        """Whether an overflow made the trainer leave this update out.
+
+        It says so, or it lowered its loss scale.
+        """
+        if scale is None or not scale > 0:
+            return False
+        return is_skipped or (self._previous is not None and scale < self._previous)
+
+    def feed(self, step: int, scale: float | None, *, is_skip: bool) -> list[Alarm]:
+        """Judge a row's loss scale and learn from it; None and -1 are no scale."""
+        if scale is None or not 0 < scale < math.inf:
+            return []
+        self._num_skips = self._num_skips + 1 if is_skip else 0
+        alarms = [*self._skipping(step, scale), *self._sinking(step, scale)]
+        self._previous = scale
+        if not is_skip:
+            self._scales.append(math.log2(scale))
+        return alarms
+
+    def state(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "scales": self._scales.values,
+            "previous": self._previous,
+            "num_skips": self._num_skips,
+            "is_low": self._is_low,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state()`."""
+        self._scales = Sorted(SCALE_ROWS, state["scales"])
+        self._previous = state["previous"]
+        self._num_skips, self._is_low = state["num_skips"], state["is_low"]
+
+    def _skipping(self, step: int, scale: float) -> list[Alarm]:
+        most = MAX_SKIPS if self._scales.is_full else MAX_SKIPS_AT_START
+        if self._num_skips != most + 1:
+            return []
+        sentence = (
+            f"step {step}: loss_scale {scale:.4g}: {self._num_skips} steps in a row overflowed "
+            "and were skipped"
+        )
+        return [
+            alarm(
+                "loss_scale",
+                "loss-scale",
+                step,
+                sentence,
+                value=scale,
+                score=float(self._num_skips),
+            )
+        ]
+
+    def _sinking(self, step: int, scale: float) -> list[Alarm]:
+        if not self._scales.is_full:
+            return []
+        usual = self._scales.quantile(0.5)
+        was_low, self._is_low = self._is_low, usual - math.log2(scale) >= SCALE_HALVINGS
+        if was_low or not self._is_low:
+            return []
+        expected, score = 2.0**usual, usual - math.log2(scale)
+        sentence = (
+            f"step {step}: loss_scale fell to {scale:.4g}; its running median is {expected:.4g}"
+        )
+        return [
+            alarm(
+                "loss_scale",
+                "loss-scale",
+                step,
+                sentence,
+                value=scale,
+                expected=expected,
+                score=score,
+            )
+        ]
+
+
+def _is_number(value: float) -> bool:
+    return math.isfinite(value) and abs(value) <= LARGEST
+
+
+def alarm(
+    signal: str,
+    trigger: Trigger,
+    step: int,
+    sentence: str,
+    *,
+    value: float = math.nan,
+    expected: float = math.nan,
+    score: float = math.inf,
+    began: int | None = None,
+) -> Alarm:
+    """An alarm raised at `step`; `began` is where it began, if earlier."""
+    return Alarm(
+        step=step if began is None else began,
+        signal=signal,
+        value=value,
+        expected=expected,
+        score=score,
+        sentence=sentence,
+        trigger=trigger,
+        raised_at=step,
+    )

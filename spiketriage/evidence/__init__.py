@@ -1,0 +1,1 @@
+"""What freeze keeps and what every later step reads."""

@@ -1,0 +1,170 @@
+"""What later steps see of a run: the frozen evidence, read back as the view that checks work on.
+
+This module never reads telemetry, manifests or index from the run itself, which may have changed
+since.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from spiketriage.diagnosis.view import View
+from spiketriage.errors import EvidenceError, RefusedError
+from spiketriage.evidence import layout
+from spiketriage.evidence.measured import from_json, to_json
+from spiketriage.evidence.rank_dumps import rank_dumps
+from spiketriage.incident.store import Incident
+from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts, Manifest
+from spiketriage.nouns.data import DataIndex
+from spiketriage.nouns.incident import Dossier, RunSettings
+from spiketriage.readers.checkpoints.native import parse_manifest
+from spiketriage.readers.data.native_index import read_index
+from spiketriage.readers.events.found import read_events
+from spiketriage.readers.telemetry.run.lineage import Telemetry
+from spiketriage.readers.telemetry.run.sources import read_telemetry
+from spiketriage.readers.telemetry.series.names import Names
+
+GENERATION_FACT = "generation/"
+FROZEN = "frozen"  # the fact whose presence says that a freeze was finished
+
+
+def load_view(incident: Incident, settings: RunSettings) -> View:
+    """The view on an incident's evidence.
+
+    The index keeps the run's path, since its shards lie beside that.
+
+    Raises:
+        RefusedError: nothing is frozen in this incident.
+        EvidenceError: the evidence cannot be read.
+    """
+    dossier = incident.dossier()
+    require_frozen(dossier, incident, settings.run)
+    payload = layout.payload(incident.folder)
+    telemetry = _telemetry(payload / layout.TELEMETRY, settings)
+    told = (event for log in telemetry.logs for event in log.events)
+    return View(
+        telemetry=telemetry,
+        events=(
+            *told,
+            *read_events(payload / layout.LOGS),
+            *read_events(payload / layout.TELEMETRY),
+        ),
+        generations=frozen_generations(dossier, incident.folder, settings),
+        index=frozen_index(incident.folder, settings),
+        artifacts=dossier.artifacts,
+        anchors=dossier.anchors,
+        settings=settings,
+        dumps=rank_dumps(payload / layout.LOGS),
+    )
+
+
+def _telemetry(folder: Path, settings: RunSettings) -> Telemetry:
+    """The frozen telemetry.
+
+    None where a foreign run had none, so that what it stored can still be checked.
+
+    Raises:
+        EvidenceError: there was some, and it cannot be read.
+    """
+    if not folder.exists() and settings.telemetry == settings.run:
+        return Telemetry(segments=(), problems=(f"{settings.run}: no telemetry was frozen",))
+    return read_telemetry(folder, Names(columns=settings.columns))
+
+
+def require_frozen(dossier: Dossier, incident: Incident, run: Path) -> None:
+    """Refuse to look at evidence that a freeze did not finish collecting.
+
+    Half of it accuses the wrong rank.
+
+    Raises:
+        RefusedError: the incident's freeze did not finish.
+    """
+    if FROZEN in dossier.facts:
+        return
+    elsewhere = (
+        []
+        if incident.folder.absolute().is_relative_to(run.absolute())
+        else ["--incidents", str(incident.folder.parent)]
+    )
+    again = shlex.join(["spiketriage", "freeze", str(run), *elsewhere])
+    raise RefusedError(
+        f"{incident.id}: its freeze did not finish, so its evidence is incomplete", hint=again
+    )
+
+
+def frozen_index(incident_folder: Path, settings: RunSettings) -> DataIndex | None:
+    """The index as it was frozen.
+
+    None if there is none or it cannot be believed, which `hash` says.
+    """
+    if settings.data_index is None:
+        return None
+    try:
+        index = read_index(layout.payload(incident_folder) / layout.INDEX)
+    except EvidenceError:
+        return None
+    return replace(index, path=settings.data_index)
+
+
+def frozen_generations(
+    dossier: Dossier, incident_folder: Path, settings: RunSettings
+) -> tuple[GenerationFacts, ...]:
+    """The generations as freeze and hash measured them, ascending."""
+    found = [
+        generation_facts(measured_from_fact(key, value), incident_folder, settings)
+        for key, value in dossier.facts.items()
+        if key.startswith(GENERATION_FACT)
+    ]
+    return tuple(sorted(found, key=lambda one: (-1 if one.step is None else one.step, one.name)))
+
+
+def generation_facts(
+    measured: GenerationFacts, incident_folder: Path, settings: RunSettings
+) -> GenerationFacts:
+    """What was measured, at its place and together with the frozen manifest."""
+    return replace(
+        measured,
+        path=generation_path(incident_folder, settings, measured.name),
+        manifest=frozen_manifest(incident_folder, measured.name)
+        if measured.layout == NATIVE
+        else None,
+    )
+
+
+def generation_path(incident_folder: Path, settings: RunSettings, name: str) -> Path:
+    """Where a generation can be read: in the run, else where it is pinned."""
+    source = settings.checkpoints / name
+    link = layout.pinned(incident_folder, settings.run, source)
+    return link if link.is_dir() and not source.exists() else source
+
+
+def frozen_manifest(incident_folder: Path, generation: str) -> Manifest | None:
+    """The frozen manifest of a generation; None if there is none that can be read."""
+    path = layout.payload(incident_folder) / layout.GENERATIONS / generation / "MANIFEST.json"
+    try:
+        return parse_manifest(path, path.read_bytes())
+    except (OSError, EvidenceError):
+        return None
+
+
+def measured_to_fact(measured: GenerationFacts) -> Mapping[str, str]:
+    """Key and value of the fact that keeps a measurement, as a mapping of one."""
+    return {f"{GENERATION_FACT}{measured.name}": json.dumps(to_json(measured), sort_keys=True)}
+
+
+def measured_from_fact(key: str, value: str) -> GenerationFacts:
+    """The measurement that a fact keeps.
+
+    Raises:
+        EvidenceError: the fact is not one that freeze or hash wrote.
+    """
+    try:
+        return from_json(key.removeprefix(GENERATION_FACT), json.loads(value))
+    except (ValueError, KeyError, TypeError) as error:
+        raise EvidenceError(
+            f"incident fact {key}: expected a measured generation, found {value!r:.80}"
+        ) from error

@@ -1,0 +1,88 @@
+"""What is lost of a run, in sentences.
+
+An index that is gone, damaged generations, unreadable telemetry.
+
+This module never decides what follows from a gap, and never opens a file: it looks whether one is
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from spiketriage.diagnosis.findings import counted
+from spiketriage.evidence import layout
+from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts, Manifest
+from spiketriage.nouns.incident import RunSettings
+from spiketriage.readers.telemetry.run.lineage import Telemetry
+from spiketriage.wire.generation import COMPLETE_NAME, rank_disagreements
+
+DEFAULT_INDEX = "data/index.json"
+MAX_NAMED = 3
+
+
+def lost_index(settings: RunSettings, manifests: Iterable[Manifest | None]) -> str:
+    """A sentence when the run names no index and has none at the usual place, but manifests hold its digest."""
+    if settings.data_index is not None:
+        return ""
+    told = [one for one in manifests if one is not None and one.index_digest]
+    if not told:
+        return ""
+    newest = max(told, key=lambda manifest: manifest.step)
+    names = "manifest names" if len(told) == 1 else "manifests name"
+    return f"is missing; {len(told)} {names} its digest, the newest {newest.index_digest}"
+
+
+def unfinished(generation: GenerationFacts) -> bool:
+    """Whether a generation was never completed.
+
+    It has no mark of completion at all, and nothing shows damage.
+    """
+    if generation.layout != NATIVE:
+        return not generation.complete and not generation.problems
+    try:
+        (generation.path / COMPLETE_NAME).lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # it cannot be looked at, which is a gap of another kind
+    return False
+
+
+def damage(generation: GenerationFacts) -> str:
+    """What is wrong with the files of a finished generation; ranks that disagree are no damage."""
+    if unfinished(generation):
+        return ""
+    disagree = (
+        set(rank_disagreements(generation.manifest)) if generation.manifest is not None else set()
+    )
+    told = [within(generation, one) for one in generation.problems if one not in disagree]
+    more = f" (and {len(told) - MAX_NAMED} more)" if len(told) > MAX_NAMED else ""
+    return "; ".join(told[:MAX_NAMED]) + more
+
+
+def within(generation: GenerationFacts, sentence: str) -> str:
+    """A sentence about a generation that is named already: without the way to it."""
+    return sentence.removeprefix(f"{generation.path}: ").replace(f"{generation.path}/", "")
+
+
+def telemetry_gaps(settings: RunSettings, telemetry: Telemetry) -> Iterator[tuple[str, str]]:
+    """Name and sentence for every segment that is damaged beyond the torn record of a crash."""
+    for lost in telemetry.lost:
+        if not lost.is_torn_tail:
+            name = layout.artifact_path(settings.run, lost.path.with_suffix(""))
+            yield name, f"{lost.span} unreadable: {lost.problem}"
+    for message in telemetry.unread:
+        path, _, why = message.partition(": ")
+        yield (
+            layout.artifact_path(settings.run, Path(path).with_suffix("")),
+            f"the whole segment is unreadable: {why}",
+        )
+
+
+def counted_unfinished(generations: Sequence[GenerationFacts]) -> str:
+    """`2 unfinished generations (step-000240, step-000260)`."""
+    names = [one.name for one in generations]
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{counted(len(names), 'unfinished generation')} ({', '.join(names[:MAX_NAMED])}{more})"

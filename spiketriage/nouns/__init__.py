@@ -1,0 +1,1 @@
+"""The nouns that travel between modules, by subject."""

@@ -1,0 +1,249 @@
+"""Saved training state as it lies on disk.
+
+Generations of ours, checkpoints of others, their tensors and bytes.
+
+This module holds no behaviour beyond small derived properties and never reads or writes a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from spiketriage.nouns.file import FileDigest, FileEntry, StoredFile
+
+NATIVE = "native"  # the layout of the generations that our own training side saves
+Role = Literal["parameter", "optimizer", "other"]
+FieldKind = Literal["scheduler", "scaler", "fp8", "rng", "cursor", "config", "progress", "other"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """`MANIFEST.json` of a native generation; per-rank field and tensor digests are hex XXH3-128.
+
+    `files` have the tree digests of `digests.tree_of_file`. `nonfinite` names, by rank, what was
+    not finite when it was saved. An empty digest was not stated by whoever saved.
+    """
+
+    generation: str
+    step: int
+    num_tokens: int
+    world_size: int
+    files: tuple[FileEntry, ...]
+    fields: Mapping[str, Mapping[str, str]]
+    tensors: Mapping[str, Mapping[str, Mapping[str, str]]]
+    hparams: Mapping[str, Any]
+    schedule: Mapping[str, Any]
+    scheduler: Mapping[str, Any]
+    code_path: str
+    code_digest: str
+    config_digest: str
+    index_digest: str
+    tokenizer_digest: str = ""
+    model_digest: str = ""
+    nonfinite: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationFacts:
+    """One generation folder as found on disk; `problems` is empty when it may be loaded.
+
+    `file_digests` are measured (path → hex); `nonfinite` names tensors that hold NaN or an
+    infinity. A `layout` other than ours has no manifest: then `stated_steps` says what each place
+    in it claims, `odd` what cannot be in a healthy state, and `notes` what the layout cannot tell.
+    `interrupted` is why it is not complete, where nothing is damaged.
+    """
+
+    name: str
+    path: Path
+    step: int | None
+    manifest: Manifest | None
+    complete: bool
+    file_digests: Mapping[str, str]
+    nonfinite: tuple[str, ...]
+    problems: tuple[str, ...]
+    layout: str = NATIVE
+    stated_steps: Mapping[str, int] = field(default_factory=dict)
+    world_size: int | None = None
+    interrupted: str = ""
+    odd: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedStep:
+    """One place that states how many optimizer steps a checkpoint has behind it."""
+
+    source: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """One contiguous piece of a tensor on disk, little-endian, row-major.
+
+    `path` is relative to the checkpoint (empty when the checkpoint is one file); `start` and `end`
+    are bytes in that file. `offset` and `shape` are elements in the whole tensor. A `zip` container
+    is a torch.save archive of one tensor that fills the range; its data record is looked up when it
+    is read.
+    """
+
+    path: str
+    start: int
+    end: int
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+    container: Literal["raw", "zip"] = "raw"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorFacts:
+    """One tensor: `dtype` in the spelling of safetensors (F32, BF16, F8_E4M3, I64 …), `shape` of the whole.
+
+    `parameter` is the name of the parameter that an optimizer tensor belongs to, empty where that
+    is ambiguous.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    role: Role
+    chunks: tuple[Chunk, ...]
+    parameter: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """A range of a file that the format itself vouches for with a CRC-32.
+
+    `name` is what a person would call it.
+    """
+
+    path: str
+    start: int
+    end: int
+    crc32: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldFacts:
+    """A piece of state that is no tensor.
+
+    `digest` is the hex XXH3-128 of its bytes, `values` are its scalars.
+    """
+
+    kind: FieldKind
+    name: str
+    rank: int | None
+    path: str
+    digest: str
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What another tool's manifest says that a file hashes to (`algorithm` as hashlib names it)."""
+
+    path: str
+    algorithm: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFacts:
+    """One checkpoint of any layout, from its metadata alone: no tensor byte has been read.
+
+    `complete` is computed by the layout's own rule, never from a pointer file; `interrupted` is why
+    it is not, where nothing is damaged and the save merely did not end. `problems` are sentences
+    about damage (it must not be loaded); `notes` say what this layout cannot tell. `globals` are
+    the names that its pickles asked for; none was imported.
+    """
+
+    layout: str
+    name: str
+    path: Path
+    stated_steps: tuple[StatedStep, ...]
+    complete: bool
+    world_size: int | None
+    files: tuple[StoredFile, ...]
+    tensors: tuple[TensorFacts, ...] = ()
+    fields: tuple[FieldFacts, ...] = ()
+    extents: tuple[Extent, ...] = ()
+    promises: tuple[Promise, ...] = ()
+    globals: tuple[str, ...] = ()
+    interrupted: str = ""
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def steps_agree(self) -> bool:
+        """Whether every place that states a step states the same one."""
+        return len({stated.step for stated in self.stated_steps}) <= 1
+
+    @property
+    def step(self) -> int | None:
+        """The step that all places agree on.
+
+        Where they do not, the first one's (by convention the name's).
+        """
+        return self.stated_steps[0].step if self.stated_steps else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorStats:
+    """What one pass over a tensor's elements counted.
+
+    `first_nonfinite` is its index, in the file `nonfinite_path`.
+
+    `absmax` is over finite elements; `l2` is NaN or infinite if an element is. `num_saturated`
+    counts the largest finite FP8 value, which is what an overflow becomes in E4M3. `num_negative`
+    is counted for second moments only and leaves -0.0 out. `zero_chunk_path` is the file of a chunk
+    that is all zeros in a tensor that is not. What a quick scan does not measure is None.
+    """
+
+    dtype: str
+    num_elements: int
+    num_nan: int
+    num_positive_inf: int
+    num_negative_inf: int
+    first_nonfinite: tuple[int, ...] | None
+    nonfinite_path: str
+    absmax: float
+    l2: float | None = None
+    num_zeros: int | None = None
+    num_negative: int | None = None
+    num_saturated: int | None = None
+    zero_chunk_path: str = ""
+
+    @property
+    def num_nonfinite(self) -> int:
+        """NaN and infinities together."""
+        return self.num_nan + self.num_positive_inf + self.num_negative_inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """Bytes that are not what the format or another tool's manifest vouches for."""
+
+    path: str
+    start: int
+    end: int
+    name: str
+    expected: str
+    seen: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one pass over all bytes of a checkpoint found.
+
+    `stats` is by tensor name, float tensors only.
+    """
+
+    files: tuple[FileDigest, ...]
+    stats: Mapping[str, TensorStats]
+    damage: tuple[Damage, ...]
+    problems: tuple[str, ...]

@@ -1,0 +1,81 @@
+"""Data stores and their documents.
+
+This module holds no behaviour beyond small derived properties and never reads or writes a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from spiketriage.nouns.file import FileEntry, StoredFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One document of a data store: where its bytes lie and what they should hash to."""
+
+    id: str
+    shard: str
+    offset_bytes: int
+    length_bytes: int
+    source: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataIndex:
+    """The index of a data store, as read; `digest` is that of the index file itself."""
+
+    path: Path
+    digest: str
+    shards: tuple[FileEntry, ...]
+    documents: Mapping[str, Document]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFacts:
+    """One data store: what it holds, from its index and sizes alone."""
+
+    format: str
+    path: Path
+    files: tuple[StoredFile, ...]
+    num_documents: int | None
+    num_tokens: int | None
+    dtype: str
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenStatistics:
+    """How a sequence of token ids (or bytes) looks; entropies in bits, shares between 0 and 1.
+
+    `unigram_kl` is against reference counts, NaN without them.
+    """
+
+    num_tokens: int
+    unigram_kl: float
+    entropy: float
+    compression_ratio: float
+    longest_repeat: int
+    ngram_repetition: float
+    num_eos: int
+    share_outside_vocabulary: float
+    share_padding: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentFacts:
+    """One document of a data store.
+
+    Its number, where it lies, the digest of its bytes, and how they look.
+    """
+
+    number: int
+    path: str
+    start: int
+    end: int
+    digest: str
+    statistics: TokenStatistics

@@ -1,0 +1,233 @@
+"""What an incident holds: evidence, findings, verdicts, trials, the journal.
+
+This module holds no behaviour beyond small derived properties and never reads or writes a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Outcome = Literal["agrees", "differs", "nonfinite", "not testable"]
+VerdictKind = Literal[
+    "established",
+    "supported",
+    "undetermined",
+    "telemetry-artefact",
+    "expected-behaviour",
+    "unresolved",
+    "nothing-found",
+]
+# the incident's fact that names the run's harness; empty where no step can be executed
+HARNESS = "harness"
+CauseClass = Literal["data", "optimization", "numerics", "systems"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """One item of evidence: where it lies, what it is, what it hashed to, and what was expected.
+
+    `kept` says how it was secured: `copied`, `pinned`, `marker`, `referenced`, or `missing`.
+    """
+
+    path: str
+    kind: str
+    size_bytes: int
+    mtime_ns: int
+    digest: str
+    expected: str
+    kept: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """A place in a run; every part may be unknown."""
+
+    step: int | None = None
+    stage: str | None = None
+    key: str | None = None
+    rank: int | None = None
+    path: str | None = None
+    field: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One typed result of a check or an experiment.
+
+    `judged` is False for context that every healthy run shows too (a code change at a restart).
+    `magnitude` is the effect in the unit that `summary` names; `trials` are the keys behind it.
+    """
+
+    name: str
+    outcome: Outcome
+    summary: str
+    source: Literal["check", "experiment"] = "check"
+    where: Where = field(default_factory=Where)
+    expected: str = ""
+    seen: str = ""
+    magnitude: float | None = None
+    judged: bool = True
+    trials: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchors:
+    """The two anchors of an incident, kept apart (DESIGN §2), and the generations they select.
+
+    `onset` is the first step with any anomaly; `suspect` the step that batch experiments use.
+    """
+
+    onset: int | None
+    suspect: int | None
+    reason: str
+    known_good: str | None
+    older_good: str | None
+    refused: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseView:
+    """How one cause stands against the findings.
+
+    What speaks for it, against it, and is untested.
+    """
+
+    name: str
+    cause_class: str
+    status: Literal["decided", "open", "contradicted"]
+    supporting: tuple[str, ...]
+    contradicting: tuple[str, ...]
+    untested: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What may be said. `cause` is set only for `established` and `supported`."""
+
+    kind: VerdictKind
+    cause: str | None
+    cause_class: str | None
+    candidates: tuple[str, ...]
+    explanation: str
+    where: Where
+    causes: tuple[CauseView, ...]
+    not_tested: tuple[str, ...]
+    repair: str
+    next_experiment: str | None
+    steps_executed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """`spiketriage.toml` of a run, or what was found in a folder without one.
+
+    Every path is absolute.
+
+    `columns` maps the keys of logs that other people's code wrote to names of `wire.chain.METRICS`,
+    or to `step`.
+    """
+
+    run: Path
+    run_id: str
+    telemetry: Path
+    checkpoints: Path
+    data_index: Path | None
+    config: Path | None
+    code: Path | None
+    logs: tuple[Path, ...]
+    harness: str
+    python_path: tuple[str, ...]
+    launch_kind: str
+    num_processes: int
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRow:
+    """One trial as the incident keeps it.
+
+    `factors` is the trial's `wire.trial.Factors` as a mapping.
+    """
+
+    key: str
+    kind: str
+    purpose: str
+    factors: Mapping[str, str]
+    first_step: int
+    last_step: int
+    repeat: int
+    state: Literal["planned", "done", "failed", "interrupted"]
+    num_steps_executed: int
+    wall_s: float
+    summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPoint:
+    """One step of production as the incident keeps it for tables and plots.
+
+    Global values, all ranks.
+    """
+
+    attempt: int
+    step: int
+    loss: float
+    grad_norm: float
+    update_norm: float
+    lr: float
+    alarm: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalRow:
+    """One command in the incident's chained journal.
+
+    `previous` is the SHA-256 of the row before.
+    """
+
+    number: int
+    at: str
+    who: str
+    host: str
+    argv: str
+    version: str
+    outcome: str
+    exit_code: int
+    duration_s: float
+    previous: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dossier:
+    """Everything that an incident holds, newest rows only, as the report and the judge read it."""
+
+    incident: str
+    facts: Mapping[str, str]
+    anchors: Anchors | None
+    artifacts: tuple[Artifact, ...]
+    findings: tuple[Finding, ...]
+    trials: tuple[TrialRow, ...]
+    steps: tuple[StepPoint, ...]
+    verdict: Verdict | None
+    journal: tuple[JournalRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What a runbook step hands to the command line: the result for stdout and the next command.
+
+    `lines` are plain text for people; `data` goes into the JSON envelope; `next_commands` can be
+    pasted.
+    """
+
+    incident: str
+    exit_code: int
+    verdict: str
+    lines: tuple[str, ...]
+    data: Mapping[str, Any]
+    next_commands: tuple[str, ...]

@@ -1,0 +1,222 @@
+"""What was recorded while a run trained: segments, step records, series, events.
+
+This module holds no behaviour beyond small derived properties and never reads or writes a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Severity = Literal["fatal", "error", "warning", "info"]
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Link(NamedTuple):
+    """One link of the step chain.
+
+    A stage of `wire.chain.STAGES` and a key (layer, tensor or field).
+    """
+
+    stage: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a segment's writer says about itself, once per segment.
+
+    `code_path` is relative to the run folder; digests are hex XXH3-128, empty where nobody named
+    the file. `environment` holds the variables of an allow-list only; `placement` says where this
+    rank runs (local rank, process, mesh coordinates); `link_digest` names the algorithm behind the
+    links of the step chain.
+    """
+
+    world_size: int
+    host: str
+    device: str
+    num_threads: int
+    precision: str
+    kernel: str
+    deterministic: bool
+    code_path: str
+    code_digest: str
+    config_digest: str
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    tokenizer_digest: str = ""
+    dataset_digest: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    placement: Mapping[str, Any] = field(default_factory=dict)
+    link_digest: str = "xxh3-128"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """The chain of one step on one rank.
+
+    `metrics` are named and have units in `wire.chain.METRICS`; `digests` are 16 raw bytes a link;
+    `nonfinite` lists the links that held a NaN or an infinity, in chain order; `ids` is whatever
+    the harness uses to name a batch; `content` maps document id → hex digest of the bytes as
+    consumed. `rng` (hex digest) and `cursor` were captured before the forward; `num_dropped` counts
+    the records of this segment that were lost before this one was written.
+    """
+
+    attempt: int
+    rank: int
+    step: int
+    metrics: Mapping[str, float]
+    digests: Mapping[Link, bytes]
+    nonfinite: tuple[Link, ...]
+    ids: Any
+    content: Mapping[str, str]
+    series: Mapping[str, tuple[float, ...]]
+    wall_time_s: float
+    rng: str = ""
+    cursor: Any = None
+    num_dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """What a recorder says about itself: what it left out, and why; `step` is None outside a step.
+
+    `kind` is one of `tensors`, `layers`, `thinning`, `off`, `dropped`, `in-flight`, `fp8-fallback`,
+    `anomaly`.
+    """
+
+    kind: str
+    step: int | None
+    text: str
+    data: Mapping[str, Any]
+    wall_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRecord:
+    """What a rank found itself holding right after it loaded a generation; hex digests by field."""
+
+    attempt: int
+    rank: int
+    step: int
+    generation: str
+    fields: Mapping[str, str]
+    tensors: Mapping[str, Mapping[str, str]]
+    wall_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One rank's telemetry file.
+
+    Its identity, its records, what its writer left out, what is wrong with its tail.
+
+    A log that another tool wrote has no identity, and its records hold metrics only.
+    """
+
+    path: Path
+    attempt: int
+    rank: int
+    started_at: str
+    identity: Identity | None
+    loads: tuple[LoadRecord, ...]
+    steps: tuple[StepRecord, ...]
+    torn_bytes: int
+    problem: str
+    notices: tuple[Notice, ...] = ()
+    num_dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One metric of one rank and attempt.
+
+    `steps` and `values` are 1-D and equally long, in the order of the source.
+
+    `name` is of `wire.chain.METRICS` where that is known, else as written. Values that a log hides
+    (a missing key, a filtered zero) are NaN here, and `reasons` says why by position. `trusted` is
+    False when the source cannot show what it claims to; `trust` is the reason, either way.
+    """
+
+    source: str
+    name: str
+    written_as: str
+    attempt: int
+    rank: int | None
+    steps: Integers
+    values: Floats
+    times_s: Floats | None = None
+    reasons: Mapping[int, str] = field(default_factory=dict)
+    trusted: bool = True
+    trust: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollback:
+    """A restart that went back.
+
+    The attempt that begins, the last step before it, the first step of it.
+    """
+
+    attempt: int
+    last_step: int
+    first_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One thing that a log or a device reported.
+
+    `at` is as written, `time_s` is UNIX time where the zone is known.
+    """
+
+    kind: str
+    severity: Severity
+    sentence: str
+    source: str
+    line: int | None = None
+    at: str = ""
+    time_s: float | None = None
+    host: str = ""
+    device: str = ""
+    rank: int | None = None
+    step: int | None = None
+    code: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFacts:
+    """One telemetry source.
+
+    `num_near_misses` are lines that look like the format's but could not be read.
+    """
+
+    format: str
+    path: Path
+    series: tuple[Series, ...]
+    rollbacks: tuple[Rollback, ...] = ()
+    events: tuple[Event, ...] = ()
+    identity: Mapping[str, str] = field(default_factory=dict)
+    num_lines: int = 0
+    num_matched: int = 0
+    num_near_misses: int = 0
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFacts:
+    """The events of one file of system evidence."""
+
+    format: str
+    path: Path
+    events: tuple[Event, ...]
+    identity: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""From what a layout found to one checkpoint."""

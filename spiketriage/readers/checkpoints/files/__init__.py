@@ -1,0 +1,1 @@
+"""Files that tensors lie in, read without unpickling a class."""

@@ -1,0 +1,1 @@
+"""Checkpoint layouts, a file each."""

@@ -1,0 +1,135 @@
+"""A DeepSpeed `*_model_states.pt` file.
+
+The module, the order and shapes of what ZeRO flattened, counters, settings.
+
+This module never imports what the file names and never reads a large tensor's bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spiketriage.nouns.checkpoint import FieldKind
+from spiketriage.readers.checkpoints.building.optimizer_names import field_kind
+from spiketriage.readers.checkpoints.building.optimizer_order import Named
+from spiketriage.readers.checkpoints.building.state_fields import scalar_text
+from spiketriage.readers.checkpoints.building.state_tree import (
+    Gathered,
+    Source,
+    add_field,
+    add_file,
+    add_optimizer,
+    add_parameters,
+    add_steps,
+)
+from spiketriage.readers.checkpoints.building.torch_layout import opened
+from spiketriage.readers.checkpoints.files.torch_values import TensorRef
+from spiketriage.readers.json_file import is_count
+from spiketriage.readers.pickles import key_text
+
+_SHAPES = ("param_shapes", "frozen_param_shapes", "frozen_param_fragments", "shared_params")
+_BOOKKEEPING = frozenset(
+    ("module", "buffer_names", "optimizer", "sparse_tensor_module_names", *_SHAPES)
+)
+_KINDS: Mapping[str, FieldKind] = {
+    "ds_config": "config",
+    "data_sampler": "cursor",
+    "random_ltd": "other",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelState:
+    """What the file says about the others.
+
+    How many ranks there are, and what each flattened group holds in order.
+    """
+
+    num_data_ranks: int
+    num_model_ranks: int
+    num_skipped_steps: int
+    holds_optimizer: bool
+    groups: tuple[tuple[Named, ...], ...]
+
+
+def add_model_state(gathered: Gathered, source: Source, *, part: str = "") -> ModelState | None:
+    """Take a model file.
+
+    `part` is added to the names of its tensors. None where it cannot be read.
+    """
+    file = opened(gathered, source)
+    if file is None:
+        return None
+    value = file.value
+    add_file(gathered, file, source)
+    if not isinstance(value, Mapping):
+        gathered.problems.append(f"{source.path}: expected a mapping, found {type(value).__name__}")
+        return None
+    module = value.get("module")
+    _add_module(gathered, module, source, part)
+    add_steps(gathered, value, source, keys=("global_steps",))
+    if isinstance(value.get("optimizer"), Mapping):
+        add_optimizer(gathered, value["optimizer"], source)
+    for key, item in value.items():
+        name = key_text(key)
+        if name in _BOOKKEEPING or item is None or scalar_text(item, source.contents) is not None:
+            continue
+        add_field(gathered, _KINDS.get(name) or field_kind(name), name, item, source)
+    flat = {
+        key_text(key): item
+        for key, item in value.items()
+        if scalar_text(item, source.contents) is not None
+    }
+    add_field(gathered, "progress", "progress", flat, source)
+    return ModelState(
+        num_data_ranks=_count(value.get("dp_world_size")),
+        num_model_ranks=_count(value.get("mp_world_size")),
+        num_skipped_steps=_count(value.get("skipped_steps")),
+        holds_optimizer=value.get("param_shapes") is None,
+        groups=_groups(value.get("param_shapes")),
+    )
+
+
+def _add_module(gathered: Gathered, module: Any, source: Source, part: str) -> None:
+    if not isinstance(module, Mapping):
+        return
+    # ZeRO-3 leaves an empty placeholder for each parameter; the weights are in the flat fp32
+    # groups.
+    held = {
+        f"{key_text(key)}{part}": item
+        for key, item in module.items()
+        if not (isinstance(item, TensorRef) and item.shape == (0,))
+    }
+    if len(held) < len(module):
+        gathered.notes.append(
+            f"{source.label}: {len(module) - len(held)} parameters are partitioned: see fp32.*"
+        )
+    add_parameters(gathered, held, source)
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and is_count(value) else 0
+
+
+def _groups(shapes: Any) -> tuple[tuple[Named, ...], ...]:
+    """The groups of param_shapes.
+
+    Name to shape in the order of the flat buffer. A single mapping is one group.
+    """
+    listed = shapes if isinstance(shapes, (list, tuple)) else [shapes]
+    groups = []
+    for group in listed:
+        if not isinstance(group, Mapping) or not all(_is_shape(shape) for shape in group.values()):
+            return ()
+        groups.append(
+            tuple(Named(name=key_text(name), shape=tuple(shape)) for name, shape in group.items())
+        )
+    return tuple(groups)
+
+
+def _is_shape(shape: object) -> bool:
+    return isinstance(shape, (tuple, list)) and all(
+        is_count(length) and length < 1 << 48 for length in shape
+    )

@@ -1,0 +1,68 @@
+"""A sharded checkpoint of Lightning, Fabric or litgpt.
+
+A torch DCP folder with `meta.pt` beside the shards.
+
+This module never reads more of `meta.pt` than its pickle and small tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from spiketriage.errors import EvidenceError
+from spiketriage.nouns.checkpoint import CheckpointFacts
+from spiketriage.readers.checkpoints.building.folder import stored_files
+from spiketriage.readers.checkpoints.building.state_tree import (
+    Gathered,
+    Source,
+    add_field,
+    add_steps,
+    gather,
+)
+from spiketriage.readers.checkpoints.dcp import layout
+from spiketriage.readers.checkpoints.files.torch_zip import read_torch_file
+from spiketriage.readers.look import Look
+from spiketriage.readers.pickles import attribute
+
+NAME = "lightning-sharded"
+TELLS = (
+    "What torch DCP tells, with step, schedulers, loop progress and hyperparameters from meta.pt."
+)
+CANNOT = (
+    "The random state and the data cursor unless the user saved them; the world size is a "
+    "lower bound."
+)
+META = "meta.pt"
+
+
+def claims(seen: Look) -> float:
+    """How sure this is a folder that Lightning sharded."""
+    if not seen.is_folder or META not in seen.names:
+        return 0.0
+    return 0.97 if layout.claims(seen) else 0.0
+
+
+def read(path: Path) -> CheckpointFacts:
+    """The checkpoint in folder `path`.
+
+    Raises:
+        EvidenceError: it cannot be read, or holds nothing of DCP.
+    """
+    files = stored_files(path)
+    part = layout.read_part(path, files)
+    beside = Gathered()
+    try:
+        file = read_torch_file(path / META)
+    except EvidenceError as error:
+        beside.problems.append(error.message)
+        return layout.facts(path, NAME, replace(part, complete=False), files, beside)
+    source = Source(path=path / META, relative=META)
+    gather(beside, file, source)
+    schedulers = attribute(file.value, "lr_schedulers")
+    for number, scheduler in enumerate(schedulers if isinstance(schedulers, list) else ()):
+        add_steps(beside, scheduler, source, under=f"lr_schedulers.{number}", keys=("last_epoch",))
+    hyperparameters = attribute(file.value, "hyper_parameters")
+    if hyperparameters and not any(one.name == "hyper_parameters" for one in beside.fields):
+        add_field(beside, "config", "hyper_parameters", hyperparameters, source)
+    return layout.facts(path, NAME, part, files, beside)

@@ -1,0 +1,110 @@
+"""Where a shard of a nanotron parameter lies in the whole.
+
+The slices that its safetensors header holds as text.
+
+This module never opens a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from spiketriage.errors import CorruptFileError
+from spiketriage.nouns.checkpoint import Chunk
+from spiketriage.readers.checkpoints.files.safetensors_file import TensorEntry
+
+_MAX_TEXT = 1 << 20
+_INTEGER = re.compile(r"(?:np\.int\d*\()?(\d{1,18})\)?\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A piece of a parameter of shape `whole`."""
+
+    dtype: str
+    whole: tuple[int, ...]
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Box:
+    """A slice in every dimension."""
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def unsharded_shape(text: str | None, local: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that `(64, 8)` means; `local` where the parameter is not sharded."""
+    if text is None or len(text) > _MAX_TEXT:
+        return local
+    parts = [part.strip() for part in text.strip().removeprefix("(").removesuffix(")").split(",")]
+    sizes = [match[1] for part in parts if (match := _INTEGER.match(part))]
+    return tuple(map(int, sizes)) if len(sizes) == sum(map(bool, parts)) else local
+
+
+def pieces(
+    text: str | None, data: TensorEntry, whole: tuple[int, ...], name: str, *, where: Path
+) -> Iterator[Piece]:
+    """The pieces of the tensor `data` of the file `name`, from `local#global;local#global…`.
+
+    Raises:
+        CorruptFileError: the slices cannot be read, or do not fit the shapes.
+    """
+    if text is None:
+        whole_box = _Box(start=(0,) * len(data.shape), shape=data.shape)
+        yield _piece(data, whole_box, whole_box, data.shape, name)
+        return
+    for pair in text[:_MAX_TEXT].split(";"):
+        local_text, _, global_text = pair.partition("#")
+        local, there = _box(local_text, data.shape), _box(global_text, whole)
+        if local is None or there is None or local.shape != there.shape:
+            expected = f"slices of {list(data.shape)} and of {list(whole)}"
+            raise CorruptFileError(
+                where, "local_global_slices_pairs", expected=expected, seen=f"{pair:.200}"
+            )
+        if local.shape[1:] != data.shape[1:]:
+            expected = "slices of whole rows of the file"
+            raise CorruptFileError(
+                where, "local_global_slices_pairs", expected=expected, seen=f"{pair:.200}"
+            )
+        yield _piece(data, local, there, whole, name)
+
+
+def _piece(data: TensorEntry, local: _Box, there: _Box, whole: tuple[int, ...], name: str) -> Piece:
+    rows = data.shape[0] if data.shape else 1
+    row_bytes = (data.end - data.start) // rows if rows else 0
+    first = local.start[0] if local.start else 0
+    num_rows = local.shape[0] if local.shape else 1
+    start = data.start + first * row_bytes
+    chunk = Chunk(
+        path=name,
+        start=start,
+        end=start + num_rows * row_bytes,
+        offset=there.start,
+        shape=there.shape,
+    )
+    return Piece(dtype=data.dtype, whole=whole, chunk=chunk)
+
+
+def _box(text: str, shape: tuple[int, ...]) -> _Box | None:
+    """The box that `0,32,None|0,8,None` means in a tensor of `shape`; None if it is none."""
+    slices = [one.split(",") for one in text.split("|")]
+    if len(slices) != len(shape) or not all(
+        len(one) == 3 and one[2] in ("None", "1") for one in slices
+    ):
+        return None
+    starts, sizes = [], []
+    for (first, last, _), size in zip(slices, shape, strict=True):
+        start = (
+            0 if first == "None" else int(first) if first.isdecimal() and len(first) < 19 else -1
+        )
+        stop = size if last == "None" else int(last) if last.isdecimal() and len(last) < 19 else -1
+        if not 0 <= start <= stop <= size:
+            return None
+        starts.append(start)
+        sizes.append(stop - start)
+    return _Box(start=tuple(starts), shape=tuple(sizes))

@@ -1,0 +1,61 @@
+"""Reads any single file that torch.save or pickle wrote: .pt, .pth, .bin, .ckpt, .pkl.
+
+This module never imports what the file names and never reads a large tensor's bytes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spiketriage.errors import EvidenceError
+from spiketriage.nouns.checkpoint import CheckpointFacts
+from spiketriage.readers.checkpoints.building.state_tree import Gathered, Source, gather
+from spiketriage.readers.checkpoints.building.torch_layout import SUFFIXES, facts, is_torch_file
+from spiketriage.readers.checkpoints.files.torch_zip import read_torch_file
+from spiketriage.readers.look import Look
+
+NAME = "torch-save"
+TELLS = (
+    "Every tensor with its place, scalars and settings, stated steps, and a checksum for each "
+    "record of a zip file."
+)
+CANNOT = (
+    "Whether other files belong to it, and whose state an optimizer's integer keys hold where "
+    "shapes repeat."
+)
+
+_PICKLES = tuple(bytes((0x80, protocol)) for protocol in (2, 3, 4, 5))
+
+
+def claims(look: Look, /) -> float:
+    """How sure this reader is of a path."""
+    if look.is_folder:
+        return 0.0
+    if is_torch_file(look):
+        return 0.7
+    if look.is_lfs_pointer and look.path.suffix in (".pt", ".pth", ".ckpt"):
+        return 0.6
+    suffixed = look.path.suffix in SUFFIXES
+    if look.head.startswith(_PICKLES):
+        return 0.4 if suffixed else 0.3
+    return 0.3 if suffixed and (look.is_lfs_pointer or look.path.suffix != ".bin") else 0.0
+
+
+def read(path: Path, /) -> CheckpointFacts:
+    """The file at `path` as a checkpoint of one file.
+
+    Raises:
+        EvidenceError: it cannot be read at all.
+    """
+    gathered = Gathered()
+    file = read_torch_file(path)
+    gather(gathered, file, Source(path=path, relative=""))
+    if not file.records:
+        gathered.notes.append(
+            "this format has no checksum: a flipped bit in a tensor cannot be told from "
+            "the file alone"
+        )
+    try:
+        return facts(gathered, layout=NAME, path=path, complete=file.whole)
+    except OSError as error:
+        raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -1,0 +1,1 @@
+"""Logs that trainers print for people."""

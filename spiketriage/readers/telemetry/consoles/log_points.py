@@ -1,0 +1,300 @@
+"""Collects what a parser finds in a text log and makes facts of it.
+
+Series by metric, rank and attempt, and events.
+
+This module never parses a line; a step that goes back is a new attempt, and no value is ever
+replaced.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from spiketriage.errors import EvidenceError
+from spiketriage.nouns.telemetry import Event, LogFacts, Rollback, Series, Severity
+from spiketriage.readers.telemetry.consoles.rank_tree import placement
+from spiketriage.readers.telemetry.consoles.text_lines import TextLine, TextLines
+from spiketriage.readers.telemetry.series.names import Names
+
+MAX_SERIES = 1 << 16  # a log that names more metrics than this is damage
+MAX_STEP = 1 << 62
+MAX_EVENTS = 100_000
+
+
+_Key = tuple[str, int, int | None]  # as written, attempt, rank: hashed for every value of a log
+
+
+@dataclass(slots=True, kw_only=True)
+class _Track:
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+    reasons: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trust:
+    trusted: bool
+    why: str
+
+
+class LogPoints:
+    """The growing facts of one text log.
+
+    `own` are the format's names of ours for what it writes (lower case).
+    """
+
+    def __init__(
+        self, path: Path, names: Names, *, format: str, own: Mapping[str, str] | None = None
+    ) -> None:
+        self.path = path
+        self.num_matched = 0
+        self.num_near_misses = 0
+        self.num_absurd = 0
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+        self.identity: dict[str, str] = {}
+        self._names = names
+        self._format = format
+        self._own = own or {}
+        self._place = placement(path)
+        self._lines: TextLines | None = None
+        self._tracks: dict[_Key, _Track] = {}
+        self._trust: dict[str, _Trust] = {}
+        self._spelled: dict[str, str] = {}
+        self._last: dict[int | None, int] = {}
+        self._attempts: dict[int | None, int] = {}
+        self._rollbacks: dict[int, Rollback] = {}
+        self._events: list[Event] = []
+        self._num_events = 0
+        self._notions: set[str] = set()
+        self._first_near_miss: TextLine | None = None
+
+    def lines(self, *wanted: str) -> Iterator[TextLine]:
+        """The lines of the log that contain one of `wanted`."""
+        self._lines = TextLines(self.path, wanted)
+        yield from self._lines
+
+    def match(self, line: TextLine) -> None:
+        """Count a line that was understood."""
+        self.num_matched += 1
+        if line.notion:
+            self._notions.add(line.notion)
+
+    def near_miss(self, line: TextLine) -> None:
+        """Count a line that looks like the format's but could not be read."""
+        self.num_near_misses += 1
+        self._first_near_miss = self._first_near_miss or line
+
+    def row(
+        self,
+        step: int,
+        cells: Mapping[str, float],
+        *,
+        rank: int | None = None,
+        reasons: Mapping[str, str] | None = None,
+    ) -> None:
+        """The values of one training step.
+
+        A step below the last one of this rank begins a new attempt.
+        """
+        if not 0 <= step < MAX_STEP:
+            self.num_absurd += 1
+            return
+        rank = self._place.rank if rank is None else rank
+        last = self._last.get(rank)
+        if last is not None and step < last:
+            self.new_attempt(last, step, rank=rank)
+        self._last[rank] = step
+        self.beside(step, cells, rank=rank, reasons=reasons)
+
+    def beside(
+        self,
+        step: int,
+        cells: Mapping[str, float],
+        *,
+        rank: int | None = None,
+        reasons: Mapping[str, str] | None = None,
+    ) -> None:
+        """Values that belong to a step but are no progress (validation), so that they never begin an attempt."""
+        if not 0 <= step < MAX_STEP:
+            self.num_absurd += 1
+            return
+        rank = self._place.rank if rank is None else rank
+        attempt = (self._place.attempt or 0) + self._attempts.get(rank, 0)
+        for written, value in cells.items():
+            key = (written, attempt, rank)
+            track = self._tracks.get(key)
+            if track is None:
+                if len(self._tracks) >= MAX_SERIES:
+                    continue
+                track = self._tracks[key] = _Track()
+            if reasons and written in reasons:
+                track.reasons[len(track.steps)] = reasons[written]
+            track.steps.append(step)
+            track.values.append(value)
+
+    def new_attempt(self, last: int, first: int, *, rank: int | None = None) -> None:
+        """The run went back from `last` to `first` on this rank."""
+        rank = self._place.rank if rank is None else rank
+        self._attempts[rank] = self._attempts.get(rank, 0) + 1
+        attempt = (self._place.attempt or 0) + self._attempts[rank]
+        self._rollbacks.setdefault(
+            attempt, Rollback(attempt=attempt, last_step=last, first_step=first)
+        )
+
+    def event(
+        self,
+        kind: str,
+        severity: Severity,
+        sentence: str,
+        line: TextLine,
+        *,
+        step: int | None = None,
+        rank: int | None = None,
+        at: str = "",
+        host: str = "",
+        device: str = "",
+        code: int | None = None,
+    ) -> None:
+        """Something that the line reports."""
+        self._num_events += 1
+        by = line.rank if rank is None else rank
+        if len(self._events) < MAX_EVENTS:
+            self._events.append(
+                Event(
+                    kind=kind,
+                    severity=severity,
+                    sentence=sentence,
+                    source=str(self.path),
+                    line=line.number,
+                    at=at,
+                    host=host,
+                    device=device,
+                    rank=self._place.rank if by is None else by,
+                    step=step,
+                    code=code,
+                )
+            )
+
+    def last_step(self, rank: int | None = None) -> int | None:
+        """The step of the last row of this rank."""
+        return self._last.get(self._place.rank if rank is None else rank)
+
+    def values(self, written: str) -> list[float]:
+        """Every value that was collected under this name."""
+        return [
+            value
+            for key, track in self._tracks.items()
+            if key[0] == written
+            for value in track.values
+        ]
+
+    def steps(self, written: str) -> list[int]:
+        """The steps of the first series of this name."""
+        return next(
+            (list(track.steps) for key, track in self._tracks.items() if key[0] == written), []
+        )
+
+    def written(self) -> set[str]:
+        """The names of all metrics so far, as written."""
+        return {written for written, _, _ in self._tracks}
+
+    def drop(self, written: str) -> None:
+        """Forget a metric that turned out not to be in this log."""
+        for key in [key for key in self._tracks if key[0] == written]:
+            del self._tracks[key]
+
+    def spell(self, written: str, seen: str) -> None:
+        """The log spells this metric `seen`."""
+        self._spelled[written] = seen
+
+    def trust(self, written: str, why: str, *, trusted: bool = True) -> None:
+        """What the series of this name can show, or why they cannot."""
+        self._trust[written] = _Trust(trusted=trusted, why=why)
+
+    def facts(self) -> LogFacts:
+        """Everything that was collected.
+
+        Raises:
+            EvidenceError: no line was of this format.
+        """
+        num_lines = self._lines.num_lines if self._lines else 0
+        if not self.num_matched:
+            near = f", {self.num_near_misses} looked like it" if self.num_near_misses else ""
+            raise EvidenceError(
+                f"{self.path}: none of its {num_lines} lines is of the format {self._format}{near}"
+            )
+        return LogFacts(
+            format=self._format,
+            path=self.path,
+            series=tuple(self._series(key, track) for key, track in self._tracks.items()),
+            rollbacks=tuple(sorted(self._rollbacks.values(), key=lambda one: one.attempt)),
+            events=tuple(self._events),
+            identity=dict(self.identity),
+            num_lines=num_lines,
+            num_matched=self.num_matched,
+            num_near_misses=self.num_near_misses,
+            problems=(*self.problems, *self._damage()),
+            notes=(*self.notes, *self._remarks()),
+        )
+
+    def _series(self, key: _Key, track: _Track) -> Series:
+        known_as, attempt, rank = key
+        written = self._spelled.get(known_as, known_as)
+        name = self._names.canonical(written)
+        trust = self._trust.get(known_as, _Trust(trusted=True, why=""))
+        return Series(
+            source=str(self.path),
+            name=self._own.get(written.lower(), written) if name == written else name,
+            written_as=written,
+            attempt=attempt,
+            rank=rank,
+            steps=np.array(track.steps, dtype=np.int64),
+            values=np.array(track.values, dtype=np.float64),
+            reasons=track.reasons,
+            trusted=trust.trusted,
+            trust=trust.why,
+        )
+
+    def _damage(self) -> Iterator[str]:
+        lines, missed = self._lines, self._first_near_miss
+        if missed is not None:
+            yield (
+                f"{self.path}: line {missed.number}: looks like {self._format} but could "
+                "not be read: "
+                f"{missed.text.strip()[:80]!r} ({self.num_near_misses} such lines)"
+            )
+        if self.num_absurd:
+            yield (
+                f"{self.path}: {self.num_absurd} lines name a step that no run reaches: they "
+                "were left out"
+            )
+        if lines is not None and lines.num_cut:
+            yield (
+                f"{self.path}: {lines.num_cut} lines were too long and were read only at their "
+                "beginning"
+            )
+        if lines is not None:
+            yield from lines.problems
+        if len(self._tracks) >= MAX_SERIES:
+            yield f"{self.path}: names more than {MAX_SERIES} series: the rest was left out"
+        if self._num_events > MAX_EVENTS:
+            yield f"{self.path}: {self._num_events} events: only the first {MAX_EVENTS} were kept"
+
+    def _remarks(self) -> Iterator[str]:
+        if self._lines is not None and self._lines.torn_at is not None:
+            yield (
+                f"line {self._lines.torn_at}, the last, has no line feed: "
+                "a number at its very end may be cut and was left out"
+            )
+        ranked = any(rank is not None for _, _, rank in self._tracks)
+        notions = sorted(self._notions) or (
+            [self._place.notion] if self._place.rank is not None else []
+        )
+        if ranked and notions:
+            yield f"rank is {'; '.join(notions)}"

@@ -1,0 +1,227 @@
+"""Reads Megatron-LM's and Megatron-DeepSpeed's standard output.
+
+`key: value` cells between bars, never by position.
+
+This module never takes a cell that a colliding line cut short, and never takes a metric that is not
+wired for zero.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from spiketriage.nouns.telemetry import LogFacts
+from spiketriage.readers.look import Look
+from spiketriage.readers.telemetry.consoles import deepspeed_lines
+from spiketriage.readers.telemetry.consoles.log_claims import claim
+from spiketriage.readers.telemetry.consoles.log_numbers import number
+from spiketriage.readers.telemetry.consoles.log_points import LogPoints
+from spiketriage.readers.telemetry.consoles.text_lines import LOGGER_RANK, TextLine, peel
+from spiketriage.readers.telemetry.series.names import Names
+
+NAME = "megatron-stdout"
+TELLS = (
+    "Loss, gradient norm, learning rate, loss scale, skipped and NaN iterations, and consumed "
+    "samples or tokens."
+)
+CANNOT = "Single steps where a line is a mean over an interval, and a NaN loss but by its absence."
+
+LOSS = "lm loss"
+NORM = "grad norm"
+SCALE = "loss scale"
+SKIPPED = "number of skipped iterations"
+NANS = "number of nan iterations"
+_LOSS_SPELLINGS = frozenset({"lm loss", "lm-loss", "lm_loss", "loss"})
+_TIME = re.compile(r"elapsed time per iteration \((ms|s)\)")
+_OWN = {
+    "elapsed time per iteration (ms)": "time/step_s",
+    "elapsed time per iteration (s)": "time/step_s",
+    "consumed tokens": "tokens/total",
+}
+_HEAD = re.compile(r"\biteration\s{1,20}(?P<step>\d{1,18})/\s{0,20}(?P<total>\d{1,18})\s?\|")
+_VALIDATION = re.compile(
+    r"validation loss at (?:iteration )?(?P<step>\d{1,18})(?P<set> on \w{1,40} set)?\s?\|"
+)
+_COLLISION = re.compile(
+    r"\[(?:default|rank)\d+\]:|\[[Rr]ank \d+\]|\biteration\s{1,20}\d+/\s*\d+\s?\|"
+)
+_CUT = "…"
+_LAUNCHER = re.compile(r"\[(?:default|rank)\d+\]:")
+_WANTED = ("iteration", *deepspeed_lines.WANTED)
+
+
+def claims(look: Look) -> float:
+    """How sure we are that this is a log of Megatron."""
+    return claim(look, ("iteration",), lambda line: _HEAD.search(line.text) and ": " in line.text)
+
+
+def read(path: Path, names: Names) -> LogFacts:
+    """Every iteration line, with what it hides.
+
+    Raises:
+        EvidenceError: it cannot be read, or has no iteration line.
+    """
+    log = LogPoints(path, names, format=NAME, own=_OWN)
+    state = _State(log)
+    for line in log.lines(*_WANTED):
+        state.offer(line)
+    state.close()
+    return log.facts()
+
+
+class _State:
+    """What has to be known of the whole log before a missing key can be judged."""
+
+    def __init__(self, log: LogPoints) -> None:
+        self.log = log
+        self.has_loss = self.has_norm = False
+        self.is_explained = True  # every missing loss so far has a counter that explains it
+        self.num_cut = 0
+
+    def offer(self, line: TextLine) -> None:
+        """Read the records of a line: there may be several where ranks collide."""
+        log = self.log
+        heads = list(_HEAD.finditer(line.text))
+        for head in heads:
+            self._record(head, _until_collision(line, head.end()), _line_of(line, head))
+        validation = _VALIDATION.search(line.text)
+        if validation:
+            kind = f"validation{validation['set'] or ''} "
+            cells = _cells(_until_collision(line, validation.end())).items()
+            log.beside(
+                int(validation["step"]), {kind + key: value for key, value in cells}, rank=line.rank
+            )
+            log.match(line)
+        elif not heads and not deepspeed_lines.offer(line, log) and _looks_torn(line):
+            log.near_miss(line)
+
+    def _record(self, head: re.Match[str], text: str, line: TextLine) -> None:
+        log, step, cells = self.log, int(head["step"]), _cells(text)
+        is_whole = text.rstrip().endswith("|")
+        if not cells:
+            log.near_miss(line)
+            return
+        log.match(line)
+        log.identity["total_iterations"] = head["total"]
+        self.num_cut += text.endswith(_CUT)
+        spelled = next((key for key in cells if key in _LOSS_SPELLINGS), None)
+        if spelled is not None:
+            self.has_loss = True
+            log.spell(LOSS, spelled)
+            cells[LOSS] = cells.pop(spelled)
+        self.has_norm = self.has_norm or NORM in cells
+        reasons = self._hidden(cells) if is_whole else {}
+        log.row(step, cells | dict.fromkeys(reasons, math.nan), rank=line.rank, reasons=reasons)
+        self._events(step, cells, line)
+
+    def _hidden(self, cells: dict[str, float]) -> dict[str, str]:
+        """What the line leaves out, with the reason."""
+        counters = [key for key in (SKIPPED, NANS) if cells.get(key, 0) > 0]
+        told = " and ".join(f"{key} is {cells[key]:.0f}" for key in counters)
+        reasons = {}
+        if LOSS not in cells:
+            self.is_explained = self.is_explained and bool(counters)
+            reasons[LOSS] = (
+                f"the line has no loss and {told}: it was not finite, or nothing was stepped"
+                if told
+                else "the line has no loss though nothing was skipped: "
+                "Megatron prints it only where it is not negative, which NaN is neither"
+            )
+        elif cells[LOSS] == 0.0 and counters:  # the sum over no stepped iteration
+            reasons[LOSS] = (
+                f"it is printed as exactly 0 and {told}: no iteration of the interval was stepped"
+            )
+        if NORM not in cells:
+            reasons[NORM] = (
+                f"the line has no gradient norm{f' and {told}' if told else ''}: the last "
+                "step was skipped"
+            )
+        return reasons
+
+    def _events(self, step: int, cells: dict[str, float], line: TextLine) -> None:
+        for key, kind in ((SKIPPED, "skipped-iterations"), (NANS, "nan-iterations")):
+            count = cells.get(key, 0)
+            if count > 0:
+                sentence = f"{key} is {count:.0f} in the interval that ends at iteration {step}"
+                self.log.event(
+                    kind, "error" if key == NANS else "warning", sentence, line, step=step
+                )
+
+    def close(self) -> None:
+        """Judge what only the whole log shows."""
+        log = self.log
+        if not self.has_loss and not self.is_explained:
+            log.drop(LOSS)
+            log.notes.append("no line has a loss under a name that is known to be one")
+        if not self.has_norm:
+            log.drop(NORM)
+        scales, norms = log.values(SCALE), log.values(NORM)
+        if scales and all(scale == -1.0 for scale in scales):
+            unwired = "is not wired in this log"
+            log.trust(SCALE, f"it is -1.0 on every line: the metric {unwired}", trusted=False)
+            if norms and not any(norms):
+                why = (
+                    "it is 0.000 on every line while the loss scale is -1.0: the metric "
+                    f"{unwired}, not a zero gradient"
+                )
+                log.trust(NORM, why, trusted=False)
+                log.trust("num zeros", f"the gradient norm beside it {unwired}", trusted=False)
+        if self.num_cut:
+            log.problems.append(
+                f"{log.path}: {self.num_cut} iteration lines are cut short by another "
+                "rank's output or by the end "
+                "of the file: the cells after the cut are missing, which says nothing about them"
+            )
+        self._interval()
+
+    def _interval(self) -> None:
+        steps = self.log.steps(SKIPPED) or self.log.steps(LOSS)
+        gaps = {later - earlier for earlier, later in pairwise(steps) if later > earlier}
+        if gaps and gaps != {1}:
+            told = " or ".join(map(str, sorted(gaps)[:3]))
+            self.log.notes.append(
+                f"each loss is the mean over an interval of {told} iterations, skipped "
+                "ones left out; "
+                "learning rate, loss scale and gradient norm are those of the last "
+                "iteration of the interval"
+            )
+
+
+def _cells(text: str) -> dict[str, float]:
+    """The cells between bars (some launchers write none after the last); times become seconds."""
+    cells = {}
+    for cell in text.split("|"):
+        key, colon, told = cell.strip().rpartition(":")
+        value = number(told) if colon else None
+        if value is not None and 0 < len(key) <= 120:
+            time = _TIME.fullmatch(key)
+            cells[key] = value / 1000 if time and time[1] == "ms" else value
+    return cells
+
+
+def _until_collision(line: TextLine, start: int) -> str:
+    """The record that begins at `start`, up to the last bar before another rank's output, or the file's end."""
+    collision = _COLLISION.search(line.text, start)
+    if collision or line.torn:
+        record = line.text[start : collision.start() if collision else None]
+        return record if record.rstrip().endswith("|") else record[: record.rfind("|") + 1] + _CUT
+    return line.text[start:]
+
+
+def _line_of(line: TextLine, head: re.Match[str]) -> TextLine:
+    """The line with the rank whose prefix stands right before the record, where another rank's began the line."""
+    prefix = list(_LAUNCHER.finditer(line.text, 0, head.start()))
+    if prefix:
+        return peel(line.text[prefix[-1].start() :], number=line.number)
+    return (
+        replace(line, rank=None, notion="") if line.notion == LOGGER_RANK else line
+    )  # another record's rank
+
+
+def _looks_torn(line: TextLine) -> bool:
+    text = line.text.lstrip()
+    return text.startswith("iteration  ") or ("iteration " in text and "consumed samples" in text)

@@ -1,0 +1,98 @@
+"""Reads OLMo-core's console: a header `[step=N/M,epoch=…]`, then one `name=value` a line.
+
+This module never takes a `name=value` line that does not directly follow a header or another one.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from spiketriage.nouns.telemetry import LogFacts
+from spiketriage.readers.look import Look
+from spiketriage.readers.telemetry.consoles.log_claims import claim
+from spiketriage.readers.telemetry.consoles.log_numbers import short_number
+from spiketriage.readers.telemetry.consoles.log_points import LogPoints
+from spiketriage.readers.telemetry.consoles.text_lines import TextLine
+from spiketriage.readers.telemetry.series.names import Names
+
+NAME = "olmo-stdout"
+TELLS = "Loss, total gradient norm, learning rate, skipped steps and throughput by step."
+CANNOT = "More than four digits of a value, and the metrics and steps that the console leaves out."
+
+_HEADER = re.compile(
+    r"(?:\A|\s)\[step=(?P<step>\d[\d,]{0,22})/(?P<total>\d[\d,]{0,22}|\?\?\?),epoch=[^\]\n]{1,120}\]\s*\Z"
+)
+_METRIC = re.compile(r"(?:\A|[\]):]) {4,40}(?P<name>\S[^=\t\n]{0,120})=(?P<told>\S{1,40})\s*\Z")
+_OWN = {
+    "train/ce loss": "loss/mean",
+    "optim/total grad norm": "grad/norm",
+    "optim/lr": "lr",
+    "optim/lr (group 0)": "lr",
+    "optim/learning rate (group 0)": "lr",
+    "throughput/total tokens": "tokens/total",
+}
+
+
+def claims(look: Look) -> float:
+    """How sure we are that this is a log of OLMo-core."""
+    return claim(look, ("[step=",), lambda line: _HEADER.search(line.text))
+
+
+def read(path: Path, names: Names) -> LogFacts:
+    """Every record of the console.
+
+    Raises:
+        EvidenceError: it cannot be read, or has no header with a step.
+    """
+    log = LogPoints(path, names, format=NAME, own=_OWN)
+    record = _Record(log)
+    for line in log.lines("="):
+        record.offer(line)
+    record.close()
+    return log.facts()
+
+
+class _Record:
+    """The record whose header was seen last."""
+
+    def __init__(self, log: LogPoints) -> None:
+        self.log = log
+        self.step: int | None = None
+        self.next_number = 0
+        self.rank: int | None = None
+        self.cells: dict[str, float] = {}
+
+    def offer(self, line: TextLine) -> None:
+        header = _HEADER.search(line.text) if "[step=" in line.text else None
+        if header:
+            self.close()
+            self.step, self.rank, self.next_number = (
+                int(header["step"].replace(",", "")),
+                line.rank,
+                line.number + 1,
+            )
+            self.log.match(line)
+            self.log.identity["total_steps"] = header["total"]
+            return
+        if "[step=" in line.text and line.torn:
+            self.log.near_miss(line)
+        if self.step is None or line.number != self.next_number:
+            self.close()
+            return
+        metric = _METRIC.search(line.raw)
+        value = short_number(metric["told"]) if metric else None
+        if metric is None:
+            self.log.near_miss(line)
+            self.close()
+            return
+        self.next_number = line.number + 1
+        self.log.match(line)
+        if value is not None:
+            self.cells[metric["name"]] = value
+
+    def close(self) -> None:
+        """Keep the record that is open."""
+        if self.step is not None and self.cells:
+            self.log.row(self.step, self.cells, rank=self.rank)
+        self.step, self.cells = None, {}

@@ -1,0 +1,1 @@
+"""A run's telemetry as one lineage, whoever wrote it."""

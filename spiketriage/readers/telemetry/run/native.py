@@ -1,0 +1,240 @@
+"""Reads a telemetry segment of our own recorder.
+
+Identity, loads and steps, up to the first damaged byte.
+
+This module never raises for a torn tail, since the process that wrote it may have died at any byte.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spiketriage.errors import CorruptFileError
+from spiketriage.nouns.telemetry import Identity, Link, LoadRecord, Notice, Segment, StepRecord
+from spiketriage.readers.json_file import is_count, read_bytes
+from spiketriage.wire import telemetry as wire
+
+NAME = "native"
+SUFFIX = ".seg"
+# how the problem of a segment begins whose writer merely died while it wrote
+TORN_TAIL = "ends inside a record"
+MAX_WORLD_SIZE = (
+    1_000_000  # a header that claims more is damage; nothing is ever allocated by this number
+)
+_MALFORMED = (ValueError, KeyError, TypeError, RecursionError, struct.error)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Content:
+    attempt: int
+    rank: int
+    layouts: dict[int, tuple[Link, ...]] = field(default_factory=dict)
+    loads: list[LoadRecord] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def claims(path: Path, head: bytes) -> bool:
+    """Whether a file with these first bytes is a segment of ours."""
+    return path.suffix == SUFFIX and head.startswith(wire.MAGIC)
+
+
+def read_segment(path: Path) -> Segment:
+    """The segment at `path`; a torn tail or a malformed frame is named in `Segment.problem`.
+
+    Raises:
+        CorruptFileError: the file is not a segment, or ends inside its header.
+        EvidenceError: the file cannot be read.
+    """
+    data = read_bytes(path)
+    if not data.startswith(wire.MAGIC):
+        raise CorruptFileError(
+            path, "byte 0", expected=f"the magic {wire.MAGIC.decode()}", seen=data[:8]
+        )
+    frames = wire.iter_frames(data)
+    head = next(frames, None)
+    if head is None or head.kind != wire.HEADER:
+        raise CorruptFileError(
+            path, f"byte {len(wire.MAGIC)}", expected="a header frame", seen="none that is intact"
+        )
+    header, identity = _header(path, head.payload)
+    content = _Content(attempt=header["attempt"], rank=header["rank"])
+    end = longest = head.end
+    for frame in frames:
+        try:
+            _take(content, frame)
+        except _MALFORMED as error:
+            content.problems.append(f"frame that ends at byte {frame.end}: {error}")
+        longest = max(longest, frame.end - end)
+        end = frame.end
+    if end < len(data):
+        content.problems.append(_torn(content, end, data, longest))
+    return Segment(
+        path=path,
+        attempt=content.attempt,
+        rank=content.rank,
+        started_at=str(header["started_at"]),
+        identity=identity,
+        loads=tuple(content.loads),
+        steps=tuple(content.steps),
+        torn_bytes=len(data) - end,
+        problem=f"{path.name}: {'; '.join(content.problems)}" if content.problems else "",
+        notices=tuple(content.notices),
+        num_dropped=_num_dropped(content),
+    )
+
+
+def is_torn_tail(segment: Segment) -> bool:
+    """Whether all that is wrong with a segment is an unfinished last record, which every crash may leave."""
+    return segment.problem.startswith(f"{segment.path.name}: {TORN_TAIL}")
+
+
+def _torn(content: _Content, end: int, data: bytes, longest: int) -> str:
+    last = f"after step {content.steps[-1].step}" if content.steps else "before the first step"
+    lost = f"{len(data) - end} of {len(data)} bytes lost"
+    # A frame that would end behind the file and of which less than a whole one is left was being
+    # written; twice the longest, since the next one may be longer than any before it.
+    if len(data) - end < min(_stated(data, end), 2 * longest):
+        return f"{TORN_TAIL}, {last}: {lost}"
+    return f"unreadable from byte {end}, {last}: {lost}"
+
+
+def _stated(data: bytes, start: int) -> int:
+    """How many bytes the frame at `start` should have, by its own account.
+
+    5 before its length is there.
+    """
+    prefix, trailer = struct.calcsize("<IB"), struct.calcsize("<Q")
+    if len(data) - start < prefix:
+        return prefix
+    return prefix + int(struct.unpack_from("<I", data, start)[0]) + trailer
+
+
+def _header(path: Path, payload: bytes) -> tuple[dict[str, Any], Identity]:
+    try:
+        header = _object(json.loads(payload))
+        if header["schema"] != wire.SCHEMA:
+            raise ValueError(f"schema {header['schema']!r}, expected {wire.SCHEMA!r}")
+        if (
+            not is_count(header["rank"])
+            or not is_count(header["attempt"])
+            or "started_at" not in header
+        ):
+            raise ValueError("rank and attempt must be counts, started_at must be given")
+        identity = Identity(**_object(header["identity"]))
+        if not is_count(identity.world_size) or not 0 < identity.world_size <= MAX_WORLD_SIZE:
+            raise ValueError(f"world size {identity.world_size!r}")
+    except _MALFORMED as error:
+        raise CorruptFileError(
+            path, "header frame", expected="a telemetry header", seen=error
+        ) from error
+    return header, identity
+
+
+def _take(content: _Content, frame: wire.Frame) -> None:
+    if frame.kind == wire.LAYOUT:
+        layout = _object(json.loads(frame.payload))
+        content.layouts[layout["id"]] = tuple(
+            Link(str(stage), str(key)) for stage, key in layout["links"]
+        )
+    elif frame.kind == wire.STEP:
+        record, digests = wire.decode_step(frame.payload, content.layouts)
+        content.steps.append(
+            step_from_json(_object(record), digests, attempt=content.attempt, rank=content.rank)
+        )
+    elif frame.kind == wire.LOAD:
+        content.loads.append(_load(content, _object(json.loads(frame.payload))))
+    elif frame.kind == wire.NOTICE:
+        content.notices.append(_notice(_object(json.loads(frame.payload))))
+    else:
+        raise ValueError(f"unknown kind {frame.kind}")
+
+
+def step_from_json(
+    record: Mapping[str, Any], digests: Mapping[Link, bytes], *, attempt: int, rank: int
+) -> StepRecord:
+    """The step record from the JSON of a step frame; trial chains are read with the same function.
+
+    Raises:
+        ValueError, KeyError, TypeError: the record is not one of this schema.
+    """
+    return StepRecord(
+        attempt=attempt,
+        rank=rank,
+        step=_step(record),
+        metrics={
+            str(name): wire.number(value) for name, value in _object(record["metrics"]).items()
+        },
+        digests=digests,
+        nonfinite=tuple(Link(str(stage), str(key)) for stage, key in record["nonfinite"]),
+        ids=record["ids"],
+        content={str(name): str(value) for name, value in _object(record["content"]).items()},
+        series={
+            str(name): tuple(wire.number(value) for value in values)
+            for name, values in _object(record["series"]).items()
+        },
+        wall_time_s=wire.number(record["wall_time_s"]),
+        rng=str(record.get("rng", "")),
+        cursor=record.get("cursor"),
+        num_dropped=_count(record.get("num_dropped", 0)),
+    )
+
+
+def _notice(record: Mapping[str, Any]) -> Notice:
+    return Notice(
+        kind=str(record["kind"]),
+        step=None if record["step"] is None else _step(record),
+        text=str(record["text"]),
+        data=_object(record["data"]),
+        wall_time_s=wire.number(record["wall_time_s"]),
+    )
+
+
+def _num_dropped(content: _Content) -> int:
+    """Records that the writer lost, by the last word that it got through.
+
+    The counter only grows.
+    """
+    told = [
+        notice.data.get("num_dropped") for notice in content.notices if notice.kind == "dropped"
+    ]
+    counts = [int(count) for count in told if is_count(count)]
+    return max([*counts, *(step.num_dropped for step in content.steps)], default=0)
+
+
+def _count(value: object) -> int:
+    return value if is_count(value) else 0
+
+
+def _load(content: _Content, record: Mapping[str, Any]) -> LoadRecord:
+    return LoadRecord(
+        attempt=content.attempt,
+        rank=content.rank,
+        step=_step(record),
+        generation=str(record["generation"]),
+        fields={str(name): str(value) for name, value in _object(record["fields"]).items()},
+        tensors={
+            str(group): {str(name): str(value) for name, value in _object(tensors).items()}
+            for group, tensors in _object(record["tensors"]).items()
+        },
+        wall_time_s=wire.number(record["wall_time_s"]),
+    )
+
+
+def _step(record: Mapping[str, Any]) -> int:
+    step = record["step"]
+    if not is_count(step):
+        raise ValueError(f"step {step!r} is not a count")
+    return int(step)
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"expected an object, found {type(value).__name__}")
+    return value

@@ -1,0 +1,1 @@
+"""Series: names, points and rows that every format is read into."""

@@ -1,0 +1,82 @@
+"""What other people call a metric, and what `wire.chain.METRICS` calls it.
+
+This module never guesses from a value: a name that is not in the table stays as it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+ALIASES: Mapping[str, str] = {
+    "loss": "loss/mean",
+    "train_loss": "loss/mean",
+    "train/loss": "loss/mean",
+    "train/ce_loss": "loss/mean",
+    "train/ce loss": "loss/mean",
+    "train_loss_step": "loss/mean",
+    "loss train": "loss/mean",
+    "lm loss": "loss/mean",
+    "lm-loss": "loss/mean",
+    "lm_loss": "loss/mean",
+    "trl": "loss/mean",
+    "loss_metrics/global_avg_loss": "loss/mean",
+    "loss/train/total": "loss/mean",
+    "train/samples/train_loss": "loss/mean",
+    "grad_norm": "grad/norm",
+    "grad norm": "grad/norm",
+    "grad-norm": "grad/norm",
+    "l2_norm/grad/global": "grad/norm",
+    "gradient_norm": "grad/norm",
+    "train/grad_norm": "grad/norm",
+    "optim/total grad norm": "grad/norm",
+    "norm": "grad/norm",
+    "lr": "lr",
+    "learning_rate": "lr",
+    "learning rate": "lr",
+    "learning-rate": "lr",
+    "train/samples/lr": "lr",
+    "train/learning_rate": "lr",
+    "optim/lr": "lr",
+    "loss scale": "loss_scale",
+    "loss-scale": "loss_scale",
+    "train/samples/loss_scale": "loss_scale",
+    "consumed tokens": "tokens/total",
+    "consumed_tokens": "tokens/total",
+    "throughput/total tokens": "tokens/total",
+    "loss_scale": "loss_scale",
+}
+STEP_KEYS = (
+    "step",
+    "global_step",
+    "train/global_step",
+    "trainer/global_step",
+    "iteration",
+    "iter",
+    "_step",
+    "batch",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """The aliases, with the run's own on top.
+
+    `columns` maps a key as written to a name of ours (or to `step`).
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    def canonical(self, written: str) -> str:
+        """Our name of a metric that was written as `written`, else `written` itself."""
+        if written in self.columns:
+            return self.columns[written]
+        return ALIASES.get(written.strip().lower(), written)
+
+    def step_key(self, keys: Mapping[str, object]) -> str | None:
+        """The key among `keys` that holds the step; None if there is none."""
+        own = [key for key, name in self.columns.items() if name == "step"]
+        return next((key for key in (*own, *STEP_KEYS) if key in keys), None)
+
+
+DEFAULT = Names()

@@ -1,0 +1,79 @@
+"""Numbers and steps as other people's JSON and text spell them, nonfinite ones included.
+
+This module never guesses: what is neither a number nor a spelling of one is None.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+NONFINITE = {
+    sign + word: math.copysign(value, -1.0) if sign == "-" else value
+    for word, value in (("nan", math.nan), ("inf", math.inf), ("infinity", math.inf))
+    for sign in ("", "+", "-")
+}
+_MAX_STEP = 1 << 62
+MAX_DIGITS = 64
+
+
+def number(value: object) -> float | None:
+    """A JSON number, or a string that spells a nonfinite one (`"NaN"`, `"inf"`)."""
+    if isinstance(value, float):
+        return value
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return _of_integer(value)
+    return NONFINITE.get(value.strip().lower()) if isinstance(value, str) else None
+
+
+def _of_integer(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # as `1e999` is read, and as Arrow reads this one
+        return math.inf if value > 0 else -math.inf
+
+
+def number_in_text(text: str) -> float | None:
+    """A number that a text file spells; an empty cell is None."""
+    stripped = text.strip()
+    if not stripped or len(stripped) > MAX_DIGITS or "_" in stripped:
+        return None
+    try:
+        return float(stripped)
+    except ValueError:
+        return None
+
+
+def step(value: object) -> int | None:
+    """A step: an integer, or a float that is one."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, float) and not value.is_integer():
+        return None
+    return int(value) if abs(value) < _MAX_STEP else None
+
+
+def flat(record: Mapping[str, Any]) -> dict[str, object]:
+    """The record with one level of nesting taken into the names, as in `train/loss`."""
+    flattened: dict[str, object] = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            flattened.update({f"{key}/{inner}": item for inner, item in value.items()})
+        else:
+            flattened[key] = value
+    return flattened
+
+
+def json_or_none(text: str | bytes) -> object:
+    """The JSON value in `text`.
+
+    None where there is none. `NaN` and `Infinity` are read as Python writes them.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,1 @@
+"""Stores that experiment trackers write."""

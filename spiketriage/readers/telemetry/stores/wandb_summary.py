@@ -1,0 +1,51 @@
+"""Reads `wandb-summary.json`, which W&B keeps beside a run.
+
+The last value of every metric, whatever step that was.
+
+This module never makes a series of it, because nothing says at which step a value was logged.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from spiketriage.nouns.telemetry import LogFacts
+from spiketriage.readers.json_file import parse_object, read_bytes
+from spiketriage.readers.look import Look
+from spiketriage.readers.telemetry.series import scalars
+from spiketriage.readers.telemetry.series.names import Names
+
+NAME = "wandb-summary"
+TELLS = "Last value of every metric of a W&B run."
+CANNOT = "The step of a value, hence any series, and anything at all where the summary is empty."
+_NAME = re.compile(r"(wandb[-_].*)?summary\.json\Z")
+
+
+def claims(look: Look) -> float:
+    """Certain of the name that W&B gives, if a JSON object is in it."""
+    if look.is_folder or not _NAME.match(look.path.name) or look.head.lstrip()[:1] != b"{":
+        return 0.0
+    return 0.8 if "wandb" in look.path.name else 0.4
+
+
+def read(path: Path, names: Names) -> LogFacts:
+    """The last values, in `identity`.
+
+    Raises:
+        EvidenceError: the file cannot be read, or holds no JSON object.
+    """
+    found = scalars.flat(parse_object(path, read_bytes(path)))
+    values = {
+        f"final/{names.canonical(key)}": str(number)
+        for key, value in found.items()
+        if (number := scalars.number(value)) is not None
+    }
+    notes = (
+        ()
+        if values
+        else ("the summary is empty: the run logged nothing, or ended before it was written",)
+    )
+    return LogFacts(
+        format=NAME, path=path, series=(), identity=values, num_lines=1, num_matched=1, notes=notes
+    )

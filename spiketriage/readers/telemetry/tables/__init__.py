@@ -1,0 +1,1 @@
+"""Tables of metrics: CSV, JSON, JSON lines."""

@@ -1,0 +1,264 @@
+"""Reads the log history in `trainer_state.json` of Hugging Face's Trainer, from one file or all checkpoints of a run.
+
+This module never takes a loss of 0.0 beside a NaN gradient norm for a number: that is how the
+default filter hides NaN.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spiketriage.errors import EvidenceError
+from spiketriage.nouns.telemetry import LogFacts, Rollback, Series
+from spiketriage.readers.json_file import is_count, parse_object, read_bytes
+from spiketriage.readers.look import Look, refuse_pointer
+from spiketriage.readers.telemetry.series import scalars
+from spiketriage.readers.telemetry.series.names import Names
+from spiketriage.readers.telemetry.series.points import Origin, Points, between
+
+NAME = "hf-trainer-state"
+TELLS = (
+    "Loss, gradient norm and learning rate by step, restarts by prefix, and NaN behind the "
+    "Trainer's default filter."
+)
+CANNOT = (
+    "What follows the last save, and a filtered NaN that vanished into the mean since the last log."
+)
+FILE = "trainer_state.json"
+FILTERED = (
+    "logged as 0.0 beside a nonfinite grad_norm: logging_nan_inf_filter, on by default, hides "
+    "a nonfinite loss"
+)
+MEAN = "mean since the last log"
+HIDING = f"{MEAN}; losses beside a nonfinite grad_norm are what the default NaN filter let through"
+UNPAIRED = (
+    f"{MEAN}; some are exactly 0.0 without a grad_norm beside them, which may be a filtered NaN"
+)
+_SUMMARY = (
+    "train_loss"  # the mean over the whole run, written once at its end: no point of the loss
+)
+_CHECKPOINT = re.compile(r"checkpoint-(\d{1,18})\Z")
+_MAX_CHECKPOINTS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    path: Path
+    source: str
+    history: tuple[Any, ...]
+    keys: tuple[str, ...]  # each entry as text, so that NaN equals NaN
+    identity: dict[str, str]
+    modified_ns: int
+
+
+def claims(look: Look) -> float:
+    """Certain of a file with a log history; likely for a folder of checkpoints."""
+    if look.is_folder:
+        if FILE in look.names:
+            return 0.6  # a checkpoint, of which the log is one part
+        return (
+            0.7
+            if any(_has_state(look.path / name) for name in look.names if _CHECKPOINT.match(name))
+            else 0.0
+        )
+    if b'"log_history"' in look.head and look.head.lstrip().startswith(b"{"):
+        return 0.97
+    return 0.8 if look.path.name.endswith(FILE) else 0.0
+
+
+def _has_state(folder: Path) -> bool:
+    try:
+        return (folder / FILE).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def read(path: Path, names: Names) -> LogFacts:
+    """The history of a file, a checkpoint, or a folder of checkpoints.
+
+    Raises:
+        EvidenceError: no state can be read.
+    """
+    problems: list[str] = []
+    states: list[_State] = []
+    for one in _paths(path):
+        try:
+            states.append(_state(one))
+        except EvidenceError as error:
+            problems.append(error.message)
+            if one == path:
+                raise
+    if not states:
+        raise EvidenceError(
+            f"{path}: no {FILE} can be read: {'; '.join(problems) or 'none is there'}"
+        )
+    chains = _chains(states)
+    series, rollbacks, near_misses = _series(chains, names)
+    entries = sum(len(chain.history) for chain in chains)
+    return LogFacts(
+        format=NAME,
+        path=path,
+        series=tuple(series),
+        rollbacks=tuple(rollbacks),
+        identity=chains[-1].identity,
+        num_lines=entries,
+        num_matched=entries - near_misses,
+        num_near_misses=near_misses,
+        problems=tuple(problems),
+        notes=tuple(_notes(states, chains)),
+    )
+
+
+def _paths(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    if (path / FILE).is_file():
+        return [path / FILE]
+    try:
+        folders = [one for one in path.iterdir() if _CHECKPOINT.match(one.name)]
+    except OSError as error:
+        raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
+    ordered = sorted(folders, key=lambda one: int(one.name.rpartition("-")[2]))
+    return [one / FILE for one in ordered[:_MAX_CHECKPOINTS]]
+
+
+def _state(path: Path) -> _State:
+    data = read_bytes(path)
+    refuse_pointer(path, data)
+    value = parse_object(path, data)
+    history = value.get("log_history")
+    if not isinstance(history, list):
+        raise EvidenceError(f"{path}: expected a list log_history, found {type(history).__name__}")
+    told = ("global_step", "max_steps", "logging_steps", "train_batch_size", "num_train_epochs")
+    return _State(
+        path=path,
+        source=str(Path(path.parent.name, path.name))
+        if _CHECKPOINT.match(path.parent.name)
+        else path.name,
+        history=tuple(history),
+        keys=tuple(_text(entry) for entry in history),
+        identity={key: str(value[key]) for key in told if is_count(value.get(key))},
+        modified_ns=path.stat().st_mtime_ns,
+    )
+
+
+def _text(entry: object) -> str:
+    try:
+        return json.dumps(entry, sort_keys=True)
+    except (ValueError, RecursionError):
+        return repr(type(entry))
+
+
+def _chains(states: Sequence[_State]) -> list[_State]:
+    """The states that are no prefix of another.
+
+    One an attempt, oldest first by their time of modification.
+    """
+    chains: list[_State] = []
+    for state in sorted(states, key=lambda one: len(one.history), reverse=True):
+        if not any(longer.keys[: len(state.keys)] == state.keys for longer in chains):
+            chains.append(state)
+    return sorted(chains, key=lambda one: (one.modified_ns, len(one.history)))
+
+
+def _notes(states: Sequence[_State], chains: Sequence[_State]) -> list[str]:
+    notes = []
+    if len(states) > 1:
+        notes.append(
+            f"{len(states)} states: {len(states) - len(chains)} are verified prefixes of a "
+            "longer one"
+        )
+    if len(chains) > 1:
+        notes.append(
+            f"{len(chains)} histories part ways: attempts in the order of their files' "
+            "modification times, "
+            "which a copy may not have kept"
+        )
+    if any(state.identity.get("global_step") == "0" for state in chains):
+        notes.append("global_step is 0: saved before the first step")
+    return notes
+
+
+def _series(chains: Sequence[_State], names: Names) -> tuple[list[Series], list[Rollback], int]:
+    series: list[Series] = []
+    rollbacks: list[Rollback] = []
+    near_misses = 0
+    for number, chain in enumerate(chains):
+        shared = max(
+            (_num_shared(chain.keys, before.keys) for before in chains[:number]), default=0
+        )
+        points = Points()
+        for row, entry in enumerate(chain.history[shared:]):
+            near_misses += not _take(entry, row, points)
+        attempt = max((one.attempt for one in series), default=-1) + 1
+        traced = points.trace(Origin(source=chain.source, first_attempt=attempt, trust=MEAN), names)
+        back = between(series, traced.series)
+        rollbacks += [*([back] if back is not None else []), *traced.rollbacks]
+        series += [_judged(one, traced.series) for one in traced.series]
+    return series, rollbacks, near_misses
+
+
+def _num_shared(one: Sequence[str], other: Sequence[str]) -> int:
+    pairs = zip(one, other, strict=False)
+    return next(
+        (place for place, (left, right) in enumerate(pairs) if left != right),
+        min(len(one), len(other)),
+    )
+
+
+def _take(entry: object, row: int, points: Points) -> bool:
+    """Add one entry of the history; False if it is none."""
+    step = scalars.step(entry.get("step")) if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or step is None:
+        return False
+    norm = scalars.number(entry.get("grad_norm"))
+    is_hiding = norm is not None and not math.isfinite(norm)
+    for key, value in entry.items():
+        number = scalars.number(value)
+        if key == "step" or number is None:
+            continue
+        reason = f"written as the text {value!r}" if isinstance(value, str) else ""
+        if key == "loss" and number == 0.0 and is_hiding:
+            number, reason = math.nan, FILTERED
+        points.add(str(key), row=row, step=step, value=number, reason=reason)
+    return True
+
+
+def _judged(one: Series, beside: Sequence[Series]) -> Series:
+    """A loss with what can be said of the filter that may have hidden some of it."""
+    if one.written_as == _SUMMARY:
+        return replace(
+            one,
+            name=_SUMMARY,
+            trusted=False,
+            trust="mean over the whole run, filtered values left out",
+        )
+    if one.written_as != "loss":
+        return replace(one, trust="as logged by the Trainer")
+    norms = [
+        other
+        for other in beside
+        if other.written_as == "grad_norm" and other.attempt == one.attempt
+    ]
+    nonfinite = {
+        step
+        for other in norms
+        for step, value in zip(other.steps.tolist(), other.values.tolist(), strict=True)
+        if not math.isfinite(value)
+    }
+    finite = {
+        step
+        for step, value in zip(one.steps.tolist(), one.values.tolist(), strict=True)
+        if math.isfinite(value)
+    }
+    if one.reasons or nonfinite & finite:
+        return replace(one, trusted=False, trust=HIDING)
+    if not norms and bool((one.values == 0.0).any()):
+        return replace(one, trusted=False, trust=UNPAIRED)
+    return one

@@ -1,0 +1,114 @@
+"""Reads what OLMo-core's metric saver writes.
+
+`metrics_step{N}.json` at chosen steps and `metrics.json` at the end.
+
+This module never gives `metrics.json` a step, because it does not state one.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from spiketriage.errors import EvidenceError
+from spiketriage.nouns.telemetry import LogFacts
+from spiketriage.readers.json_file import parse_object, read_bytes
+from spiketriage.readers.look import Look, refuse_pointer
+from spiketriage.readers.telemetry.series import scalars
+from spiketriage.readers.telemetry.series.names import Names
+from spiketriage.readers.telemetry.series.rows import Place, Rows
+
+NAME = "olmo-metrics"
+TELLS = "The metrics of rank 0 at the steps that were chosen for saving."
+CANNOT = (
+    "The steps between, the step of the final file, and whether a value is new or repeats an "
+    "older one."
+)
+FINAL = "metrics.json"
+TRUST = (
+    "the latest value known at the step: a metric that is logged more rarely repeats an older one"
+)
+_STEP = re.compile(r"metrics_step(\d{1,18})\.json\Z")
+_MAX_FILES = 100_000
+
+
+def claims(look: Look) -> float:
+    """Certain of the names that OLMo-core gives; `metrics.json` alone could be anybody's."""
+    names = look.names if look.is_folder else (look.path.name,)
+    if any(_STEP.match(name) for name in names):
+        return 0.9
+    return (
+        0.3
+        if not look.is_folder and look.path.name == FINAL and look.head.lstrip()[:1] == b"{"
+        else 0.0
+    )
+
+
+def read(path: Path, names: Names) -> LogFacts:
+    """The metrics of one file or of all of them in a folder.
+
+    Those without a step are in `identity`.
+
+    Raises:
+        EvidenceError: no file can be read.
+    """
+    rows = Rows(source=path.name, names=names, trust=TRUST)
+    problems: list[str] = []
+    notes: list[str] = []
+    identity: dict[str, str] = {}
+    files = _files(path)
+    for file in files:
+        try:
+            values = _values(file)
+        except EvidenceError as error:
+            if file == path:
+                raise
+            problems.append(error.message)
+            continue
+        found = _STEP.match(file.name)
+        if found is not None:
+            rows.num_objects += 1
+            rows.put(values, place=Place(None, None), step=int(found[1]))
+        else:
+            identity |= {
+                f"final/{key}": str(value) for key, value in values.items() if _is_number(value)
+            }
+            notes.append(f"{file.name} states no step: its values are in the identity as final/…")
+    if not files or len(problems) == len(files):
+        raise EvidenceError(
+            f"{path}: no metrics_step*.json can be read: {'; '.join(problems) or 'none is there'}"
+        )
+    traced = rows.trace()
+    return LogFacts(
+        format=NAME,
+        path=path,
+        series=traced.series,
+        rollbacks=traced.rollbacks,
+        identity=identity,
+        num_lines=len(files),
+        num_matched=len(files) - len(problems),
+        num_near_misses=len(problems),
+        problems=(*problems, *rows.problems()),
+        notes=(*notes, *traced.notes),
+    )
+
+
+def _is_number(value: object) -> bool:
+    return scalars.number(value) is not None
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    try:
+        found = {int(match[1]): one for one in path.iterdir() if (match := _STEP.match(one.name))}
+    except OSError as error:
+        raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
+    ordered = [found[step] for step in sorted(found)[:_MAX_FILES]]
+    return [*ordered, *([path / FINAL] if (path / FINAL).is_file() else [])]
+
+
+def _values(file: Path) -> dict[str, object]:
+    data = read_bytes(file)
+    refuse_pointer(file, data)
+    return scalars.flat(parse_object(file, data))

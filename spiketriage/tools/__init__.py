@@ -1,0 +1,1 @@
+"""Commands that are no step of the runbook."""

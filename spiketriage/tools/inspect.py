@@ -1,0 +1,179 @@
+"""`spiketriage inspect`: what a folder or a file is, how sure that is, and what is wrong with it.
+
+This module needs no incident, writes nothing, and never unpickles or executes what it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from spiketriage.errors import EvidenceError
+from spiketriage.nouns.checkpoint import CheckpointFacts
+from spiketriage.nouns.incident import StepResult
+from spiketriage.readers.checkpoints.formats import Layout
+from spiketriage.readers.data.stores import DataStore
+from spiketriage.readers.discover import CONVINCED, Claim, claims_on, discover, kinds
+from spiketriage.readers.events.sources import EventSource
+from spiketriage.readers.look import Look, look
+from spiketriage.readers.scan.run import measure
+from spiketriage.readers.scan.spread import NOT_MEASURED
+from spiketriage.readers.telemetry.formats import LogFormat
+from spiketriage.readers.telemetry.series.names import DEFAULT
+from spiketriage.runbook import next_step
+from spiketriage.tools import describe
+from spiketriage.tools.inventory import inventory
+
+# below this every byte is read without being asked, which takes well under a second
+SMALL_BYTES = 256_000_000
+INTEGRITY, UNKNOWN, PARTIAL = 4, 5, 6
+_TROUBLE = ("PROBLEM", "NONFINITE", "ODD", "NOT complete")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """The lines about one path."""
+
+    lines: tuple[str, ...]
+    is_empty: bool
+
+    @property
+    def is_trouble(self) -> bool:
+        return any(line.startswith(_TROUBLE) for line in self.lines)
+
+    @property
+    def exit_code(self) -> int:
+        if self.is_trouble:
+            return INTEGRITY
+        return PARTIAL if any(line.startswith(NOT_MEASURED) for line in self.lines) else 0
+
+
+def run(path: Path, *, deep: bool = False, executor: Executor | None = None) -> StepResult:
+    """Say what is at `path`.
+
+    `deep` reads every byte of a checkpoint however large it is, on `executor` if given.
+
+    Raises:
+        EvidenceError: the path is missing or cannot be read.
+    """
+    path = path.absolute() if executor is not None else path  # its workers stand elsewhere
+    seen = look(path)
+    claims = claims_on(seen)
+    is_one_thing = any(
+        one.kind in ("checkpoint", "data") and one.confidence >= CONVINCED for one in claims
+    )
+    if seen.is_folder and not is_one_thing:
+        found = discover(path)
+        if any(one.path != path for one in found.claims):
+            return inventory(path, found)
+    refuted: list[str] = []
+    for at, claim in enumerate(claims):
+        told = _told(claim, deep=deep, executor=executor)
+        if told.is_empty and claim.confidence < CONVINCED:  # a guess that reading does not bear out
+            refuted.append(f"{claim.format.NAME} ({claim.confidence:.2f}): {_why(told)}")
+        else:
+            return _known(seen, claim, told, claims[at + 1 :])
+    return _unknown(seen, refuted)
+
+
+def _known(seen: Look, best: Claim, told: _Told, others: tuple[Claim, ...]) -> StepResult:
+    path = seen.path
+    lines = [f"{path}: {best.kind}: {best.format.NAME} (confidence {best.confidence:.2f})"]
+    lines += [f"  {line}" for line in told.lines]
+    lines += [f"  tells: {best.format.TELLS}", f"  cannot tell: {best.format.CANNOT}"]
+    if others:
+        names = [f"{one.format.NAME} ({one.confidence:.2f})" for one in others[:3]]
+        lines.append(f"  less likely: {', '.join(names)}")
+    return StepResult(
+        incident="",
+        exit_code=told.exit_code,
+        verdict={INTEGRITY: "damaged", PARTIAL: "partial"}.get(told.exit_code, "clean"),
+        lines=tuple(lines),
+        data=_data(best, told),
+        next_commands=(
+            next_step.command("freeze", path if seen.is_folder else path.parent, None, None),
+        ),
+    )
+
+
+def _told(claim: Claim, *, deep: bool, executor: Executor | None) -> _Told:
+    """What the claim's reader says of its path; there may be nothing of the format in it."""
+    try:
+        if claim.kind == "checkpoint":
+            stored = cast(Layout, claim.format).read(claim.path)
+            is_empty = not stored.tensors and not stored.fields
+            return _Told(
+                lines=tuple(_checkpoint(stored, deep=deep, executor=executor)), is_empty=is_empty
+            )
+        if claim.kind == "telemetry":
+            log = cast(LogFormat, claim.format).read(claim.path, DEFAULT)
+            return _Told(lines=tuple(describe.log(log)), is_empty=not log.series and not log.events)
+        if claim.kind == "events":
+            file = cast(EventSource, claim.format).read(claim.path)
+            return _Told(lines=tuple(describe.event_file(file)), is_empty=not file.events)
+        store = cast(DataStore, claim.format).read(claim.path)
+        return _Told(lines=tuple(describe.data(store)), is_empty=not store.num_documents)
+    except EvidenceError as error:
+        lines = (f"PROBLEM {error.message}", *([f"hint: {error.hint}"] if error.hint else []))
+        return _Told(lines=lines, is_empty=True)
+
+
+def _why(told: _Told) -> str:
+    problem = next(
+        (line.removeprefix("PROBLEM ") for line in told.lines if line.startswith("PROBLEM ")), ""
+    )
+    return problem or "reading it does not bear that out"
+
+
+def _checkpoint(facts: CheckpointFacts, *, deep: bool, executor: Executor | None) -> Iterator[str]:
+    num_bytes = sum(file.size_bytes for file in facts.files)
+    is_read = deep or num_bytes <= SMALL_BYTES
+    measured = (
+        measure(facts, is_full=True, is_digested=False, executor=executor) if is_read else None
+    )
+    yield from describe.checkpoint(facts, measured)
+    if not is_read:
+        again = f"spiketriage inspect --deep {facts.path}"
+        yield (
+            f"its {describe.size(num_bytes)} were not read: `{again}` looks at every element "
+            "and checksum"
+        )
+
+
+def _unknown(seen: Look, refuted: list[str]) -> StepResult:
+    tried = [one.NAME for formats in kinds().values() for one in formats]
+    if seen.is_folder:
+        what = (
+            f"a folder with {len(seen.names)} entries: "
+            f"{', '.join(seen.names[:8])}{' …' if len(seen.names) > 8 else ''}"
+        )
+    else:
+        what = f"a file of {seen.size_bytes} bytes that begins with {seen.head[:24]!r}"
+    if seen.is_lfs_pointer:
+        what += "; it is a Git-LFS pointer: the file itself was never fetched (`git lfs pull`)"
+    return StepResult(
+        incident="",
+        exit_code=UNKNOWN,
+        verdict="unknown",
+        lines=(
+            f"{seen.path}: of no known format",
+            f"  seen: {what}",
+            *(f"  not {reason}" for reason in refuted),
+            f"  tried: {', '.join(tried)}",
+        ),
+        data={"seen": what, "refuted": refuted, "tried": tried},
+        next_commands=(),
+    )
+
+
+def _data(claim: Claim, told: _Told) -> dict[str, Any]:
+    return {
+        "path": str(claim.path),
+        "kind": claim.kind,
+        "format": claim.format.NAME,
+        "confidence": claim.confidence,
+        "lines": list(told.lines),
+    }

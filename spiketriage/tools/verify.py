@@ -1,0 +1,214 @@
+"""`spiketriage verify`.
+
+Is the incident still what was frozen and recorded, file by file and row by row.
+
+This module never takes the lease, never writes, and never follows a manifest's path out of
+`evidence/`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from spiketriage import digests
+from spiketriage.errors import EvidenceError
+from spiketriage.evidence import layout
+from spiketriage.evidence.bag import MANIFEST
+from spiketriage.incident.audit import audit
+from spiketriage.incident.store import Incident, find
+from spiketriage.nouns.incident import Artifact, Dossier, StepResult
+
+MANIFEST_FACT = (
+    "manifest_sha256"  # the freeze may record the manifest's own SHA-256 under this name
+)
+INTEGRITY = 4
+_IN_PLACE = (
+    "pinned",
+    "marker",
+    "referenced",
+)  # kept where they are, so somebody else may change them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """What one part of the examination covered, and a sentence for everything that is wrong."""
+
+    covered: str
+    problems: tuple[str, ...]
+
+
+def run(
+    run_folder: Path,
+    *,
+    incidents: Path | None,
+    incident: str | None,
+    argv: Sequence[str],
+    deep: bool = False,
+) -> StepResult:
+    """Examine the record, the copied evidence, and the evidence left in place (`deep`: its digests too).
+
+    Raises:
+        RefusedError: there is no incident.
+    """
+    found = find(run_folder, incidents=incidents, wanted=incident)
+    examined = _examine(found, run_folder, deep=deep)
+    problems = [problem for part in examined for problem in part.problems]
+    covered = [part.covered for part in examined]
+    verdict = "broken" if problems else "intact"
+    summary = f"{found.id}: {len(problems)} broken" if problems else f"{found.id}: intact"
+    return StepResult(
+        incident=found.id,
+        exit_code=INTEGRITY if problems else 0,
+        verdict=verdict,
+        lines=(
+            *(f"broken  {problem}" for problem in problems),
+            *(f"covered {text}" for text in covered),
+            summary,
+        ),
+        data={"problems": problems, "covered": covered, "deep": deep},
+        next_commands=() if deep else (_deeper(run_folder, incidents, found),),
+    )
+
+
+def _deeper(run_folder: Path, incidents: Path | None, found: Incident) -> str:
+    elsewhere = [] if incidents is None else ["--incidents", str(incidents)]
+    words = ["spiketriage", "verify", str(run_folder), *elsewhere, "--incident", found.id, "--deep"]
+    return shlex.join(words)
+
+
+def _examine(found: Incident, run_folder: Path, *, deep: bool) -> tuple[Examined, ...]:
+    bag = _bag(found.folder / layout.EVIDENCE)
+    try:
+        dossier, broken = found.dossier(), audit(found)
+    except EvidenceError as error:
+        return (Examined(covered="record: unreadable", problems=(error.message,)), bag)
+    num_rows = len(dossier.journal)
+    broken += tuple(
+        _manifest(found.folder / layout.EVIDENCE / MANIFEST, dossier.facts.get(MANIFEST_FACT))
+    )
+    record = Examined(
+        covered=f"record: {num_rows} journal rows and every table's chain", problems=broken
+    )
+    return (record, bag, _artifacts(dossier, run_folder, found.folder, deep=deep))
+
+
+def _bag(evidence: Path) -> Examined:
+    manifest = evidence / MANIFEST
+    try:
+        listed = _parse(manifest.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Examined(
+            covered="evidence: none",
+            problems=(f"{manifest}: missing, so the freeze did not finish",),
+        )
+    except (OSError, ValueError) as error:
+        return Examined(covered="evidence: manifest unreadable", problems=(f"{manifest}: {error}",))
+    problems = [
+        problem for path, digest in listed.items() for problem in _file(evidence, path, digest)
+    ]
+    problems += [
+        f"{evidence / path}: not in {MANIFEST}" for path in _payload(evidence) if path not in listed
+    ]
+    return Examined(
+        covered=f"evidence: {len(listed)} files against {MANIFEST}", problems=tuple(problems)
+    )
+
+
+def _manifest(manifest: Path, expected: str | None) -> Iterator[str]:
+    """Compare the manifest with what the freeze recorded.
+
+    A file and its line could change together.
+    """
+    if expected is None or not manifest.is_file():
+        return
+    seen = digests.sha256_of_bytes(manifest.read_bytes())
+    if seen != expected:
+        yield f"{manifest}: changed: expected sha256 {expected}, found {seen}"
+
+
+def _parse(text: str) -> dict[str, str]:
+    """Path → digest of a BagIt manifest, whose paths escape line ends and `%` only."""
+    listed = {}
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
+        digest, _, path = line.partition(" ")
+        path = path.lstrip(" *")
+        if len(digest) != 64 or not path:
+            raise ValueError(f"line {number}: expected '<sha256>  <path>', found {line!r}")
+        listed[unquote(path, errors="surrogateescape")] = digest.lower()
+    return listed
+
+
+def _file(evidence: Path, path: str, expected: str) -> Iterator[str]:
+    target = evidence / path
+    if not target.resolve().is_relative_to(evidence.resolve()):
+        yield f"{target}: leads out of evidence/, not read"
+        return
+    if not target.is_file():
+        yield f"{target}: missing"
+        return
+    try:
+        seen = digests.sha256_of_file(target)
+    except EvidenceError as error:
+        yield error.message
+        return
+    if seen != expected:
+        yield f"{target}: changed: expected sha256 {expected}, found {seen}"
+
+
+def _payload(evidence: Path) -> list[str]:
+    data = evidence / layout.PAYLOAD
+    return sorted(
+        path.relative_to(evidence).as_posix() for path in data.rglob("*") if path.is_file()
+    )
+
+
+def _artifacts(dossier: Dossier, run_folder: Path, folder: Path, *, deep: bool) -> Examined:
+    kept = [artifact for artifact in dossier.artifacts if artifact.kept in _IN_PLACE]
+    problems = tuple(
+        text for artifact in kept for text in _artifact(artifact, run_folder, folder, deep=deep)
+    )
+    how = "size, time and digest" if deep else "size and time"
+    return Examined(covered=f"in place: {len(kept)} artifacts by {how}", problems=problems)
+
+
+def _artifact(artifact: Artifact, run_folder: Path, folder: Path, *, deep: bool) -> Iterator[str]:
+    path = _located(artifact, run_folder, folder)
+    if path is None:
+        yield f"{run_folder / artifact.path}: missing, and not pinned"
+        return
+    if path.is_dir():
+        return
+    try:
+        stat = path.stat()
+        if stat.st_size != artifact.size_bytes:
+            yield f"{path}: changed: expected {artifact.size_bytes} bytes, found {stat.st_size}"
+        elif deep and artifact.digest:
+            if (seen := digests.of_file(path)) != artifact.digest:
+                yield (
+                    f"{path}: changed: expected {digests.ALGORITHM} {artifact.digest}, found {seen}"
+                )
+        elif stat.st_mtime_ns != artifact.mtime_ns:
+            yield (
+                f"{path}: written since the freeze (same size, other time); --deep compares "
+                "its digest"
+            )
+    except OSError as error:
+        yield f"{path}: cannot be read: {error.strerror or error}"
+    except EvidenceError as error:
+        yield error.message
+
+
+def _located(artifact: Artifact, run_folder: Path, folder: Path) -> Path | None:
+    """Where the artifact lies now.
+
+    At its place, else its hard link, which outlives a trainer's rotation.
+    """
+    source = run_folder / artifact.path
+    return next(
+        (path for path in (source, layout.pinned(folder, run_folder, source)) if path.exists()),
+        None,
+    )

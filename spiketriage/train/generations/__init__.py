@@ -1,0 +1,1 @@
+"""Complete generations: saved, verified, loaded, retired."""

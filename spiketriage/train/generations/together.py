@@ -1,0 +1,84 @@
+"""Work that succeeds on every rank or fails on every rank with the same sentence, so that none waits for a dead peer.
+
+It never hides a rank's failure and never decides what to do about one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+
+from spiketriage.errors import EvidenceError
+from spiketriage.train.guarding.agree import Ballot
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """This process among the ranks of a group (by default of all).
+
+    One of one where there is no process group.
+    """
+
+    rank: int
+    world_size: int
+
+
+def place(group: dist.ProcessGroup | None = None) -> Place:
+    """Where this process stands."""
+    if not dist.is_initialized():
+        return Place(rank=0, world_size=1)
+    return Place(rank=dist.get_rank(group), world_size=dist.get_world_size(group))
+
+
+def together(work: Callable[[], Made], *, group: dist.ProcessGroup | None = None) -> Made:
+    """What `work` returned on this rank, once it has succeeded on every rank; collective.
+
+    Raises:
+        EvidenceError: it failed on some rank; every rank raises, and the others name the first one
+        that failed.
+    """
+    made: list[Made] = []
+    error: EvidenceError | None = None
+    try:
+        made.append(work())
+    except EvidenceError as failure:
+        error = failure
+    except (OSError, CheckpointException) as failure:
+        error = EvidenceError(reason(failure))
+    told = Ballot(group=group).gather(error.message if error else None)
+    failed = [rank for rank, message in enumerate(told) if message is not None]
+    if error is not None and failed[0] == place(group).rank:
+        raise error
+    if failed:
+        raise EvidenceError(f"rank {failed[0]}: {told[failed[0]]}") from error
+    return made[0]
+
+
+def gathered(work: Callable[[], Made], *, group: dist.ProcessGroup | None = None) -> list[Made]:
+    """What `work` returned on every rank, in the order of ranks.
+
+    Collective, for small picklable values.
+
+    Raises:
+        EvidenceError: as `together`.
+    """
+    return Ballot(group=group).gather(together(work, group=group))
+
+
+def reason(error: BaseException) -> str:
+    """The sentence in an error.
+
+    Of torch's wrapper around the ranks' own errors, the first of these.
+    """
+    if isinstance(error, CheckpointException) and error.failures:
+        rank, (inner, _) = min(error.failures.items())
+        return f"rank {rank}: {reason(inner)}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {error}"

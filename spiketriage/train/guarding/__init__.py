@@ -1,0 +1,1 @@
+"""The guard that skips, rolls back or stops, equally on every rank."""

@@ -1,0 +1,431 @@
+"""The guard in the training loop.
+
+It judges each step by `spiketriage.detect.detector`'s rules, and all ranks do the same.
+
+It never changes a parameter, loads a generation or moves a cursor itself: the loop does, as the
+decision says.
+
+    guard = Guard(Policy(outlier="skip"), state=generation.guard)   # state=None at the start of a
+    run with exit_with_code():                       # a stop ends the process with exit code 10, on
+    every rank
+        for step, batch in enumerate(batches, first):
+            loss_sum, num_tokens = forward_backward(batch)           # both over all ranks, as for
+            the log clipped = clip_(model.parameters(), 1.0) decision = guard.decide(step=step,
+            loss_sum=loss_sum, num_tokens=num_tokens, grad_norm=clipped.norm, lr=lr) if not
+            decision.skip:                # a skip: nothing is called, so nothing can change
+                optimizer.step(), scheduler.step(), ema.update_parameters(model)
+            optimizer.zero_grad(set_to_none=True)                    # a skipped step's gradients
+            are dropped record.log(decision.metrics())       # inside the recorder's step
+
+With a rollback in the policy: `Guard(policy, known_good=newest)`, where `newest(step)` gives the
+newest known-good generation older than `step`, and in the loop
+
+            if decision.rollback:
+                loaded = load(decision.generation); guard.rolled_back(loaded.guard);
+                sampler.leave_out(guard.skip_ids)
+
+- Accounts: a skipped step is a step. It has drawn from the generators and its batch is consumed, so
+  cursor, tokens and
+  RNG stand where they would after a taken one; a scheduler that steps with the optimizer stands at
+  `num_taken`.
+- fp16: pass `loss_scale` and `overflow`; a normal overflow is the scaler's own business and no
+  verdict. On a guard's
+  skip the loop leaves the scaler alone too.
+- What the update alone shows (update norm, RMS_t) goes to `finish` after it. A verdict on it, or on
+  a lasting shift,
+  takes part in the next step's vote: it can alert, roll back or stop, not undo.
+- An optimizer that cannot be held back (it steps inside backward, or in a fused engine) is taken
+  back by
+  `spiketriage.train.guarding.held.Held`, at the price of a second copy of its state.
+- The forward pass may have moved buffers (BatchNorm) before the decision: those are the loop's, or
+  `Held`'s.
+- A rollback by ending the process and starting another one on an older generation takes the
+  patience back too, for the
+  generation knows nothing of later verdicts: roll back inside the process, or keep `state()` apart.
+
+Sources: skip by selection, not by a factor of 0, since 0 · NaN = NaN; PaLM (arXiv 2204.02311,
+section 5.1) for rollback and leaving batches out. One all-reduce of six integers a step, see
+`agree`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from spiketriage.detect.detector import Alarm, Detector, Row, Verdict
+from spiketriage.errors import EvidenceError, GuardStopError, SpiketriageError, UsageError
+from spiketriage.train.guarding.agree import Ballot, Outcome, Vote, union
+from spiketriage.train.guarding.policy import ACTIONS, KINDS, Action, Kind, Policy, kind_of
+from spiketriage.train.guarding.state import (
+    Accounts,
+    Patience,
+    Recent,
+    alarm_from_json,
+    alarm_to_json,
+    row_from_json,
+    row_to_json,
+    vote_digest,
+)
+
+__all__ = ["Decision", "Guard", "Policy", "exit_with_code"]
+
+NAME = "guard"
+REMOVES = (
+    "A NaN or an outlier that one step writes into the weights for good; ranks that decide apart."
+)
+COST = "Six numbers all-reduced a step, and one host sync."
+WHEN = "From step 0 for nonfinites, for outliers once the bands are known (64 steps)."
+
+SCHEMA = 1  # of Guard.state()
+
+Value = Tensor | float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What all ranks do at `step`.
+
+    Equal on every rank, but for `alarms`, which are this rank's own.
+
+    `kind` is the gravest verdict's (None: nothing was wrong), `rank` the lowest rank that brought
+    it, `num_repeats` how often it has come without progress; `nonfinite_rank` the lowest rank that
+    saw a nonfinite. `generation` and `skip_ids` (of all ranks, in the order of ranks) are there for
+    a rollback.
+    """
+
+    step: int
+    action: Action
+    kind: Kind | None
+    rank: int | None
+    nonfinite_rank: int | None
+    num_repeats: int
+    alarms: tuple[Alarm, ...]
+    generation: Any = None
+    skip_ids: tuple[Any, ...] = ()
+
+    @property
+    def skip(self) -> bool:
+        """Whether the update must not be taken; a rollback's is not either."""
+        return self.action in ("skip", "rollback", "stop")
+
+    @property
+    def rollback(self) -> bool:
+        """Whether `generation` is to be loaded."""
+        return self.action == "rollback"
+
+    @property
+    def sentence(self) -> str:
+        """The decision for a person, the same on every rank; empty when nothing was wrong."""
+        if self.kind is None:
+            return ""
+        times = f", number {self.num_repeats} without progress" if self.num_repeats else ""
+        return f"step {self.step}: {self.kind}, seen by rank {self.rank}{times}: {self.action}"
+
+    def metrics(self) -> dict[str, float]:
+        """For the recorder.
+
+        The action as its place in `ACTIONS`, the kind as its place in `KINDS` plus 1.
+        """
+        return {
+            "guard/action": float(ACTIONS.index(self.action)),
+            "guard/kind": 0.0 if self.kind is None else KINDS.index(self.kind) + 1.0,
+            "guard/skipped": float(self.skip),
+            "guard/repeats": float(self.num_repeats),
+        }
+
+
+class Guard:
+    """One rank's guard: `decide` before each update, `finish` after it where there is more to tell.
+
+    `known_good(step)` is called on the group's first rank only and returns the newest known-good
+    generation older than `step`, or None; what it returns must be picklable. `group` holds every
+    rank of the model (default: all), and `timeout_s` bounds the wait for a rank.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        state: Mapping[str, Any] | None = None,
+        known_good: Callable[[int], Any] | None = None,
+        group: dist.ProcessGroup | None = None,
+        timeout_s: float = 600.0,
+    ) -> None:
+        if policy.may_roll_back and known_good is None:
+            raise UsageError(
+                "a policy that rolls back needs known_good, which finds the generation"
+            )
+        self.policy = policy
+        self._known_good = known_good
+        self._ballot = Ballot(group=group, timeout_s=timeout_s)
+        self._detector = Detector()
+        self.accounts = Accounts()
+        self._patience = Patience()
+        self._recent = Recent()
+        self.skip_ids: tuple[Any, ...] = ()  # what rollbacks leave out, over the whole run
+        self._row: Row | None = None  # judged, not yet learned from
+        self._told: tuple[Alarm, ...] = ()  # what was said about it
+        self._late: tuple[Alarm, ...] = ()  # what its update showed: for the next vote
+        self.last = _nothing(-1)  # the newest decision
+        if state is not None:
+            self.restore(state)
+
+    def decide(
+        self,
+        *,
+        step: int,
+        loss_sum: Value,
+        num_tokens: Tensor | float,
+        grad_norm: Value = None,
+        lr: float | None = None,
+        logz: Value = None,
+        attention_max: Value = None,
+        loss_scale: float | None = None,
+        overflow: bool = False,
+        saw_nonfinite: Tensor | bool = False,
+        ids: Sequence[Any] = (),
+    ) -> Decision:
+        """Judge a step before its update.
+
+        Collective, and the answer is one and the same on every rank.
+
+        `loss_sum` (nats) over `num_tokens` valid tokens, both over all ranks; with a rank's own the
+        ranks still agree, but each judges a noisier loss. None is a missing loss. `grad_norm` is
+        the norm after the reduction and before clipping. Tensors are of one element and read
+        together: one host sync. `overflow` says that loss scaling leaves this update out anyway, on
+        all ranks alike (`unscale_` does), `saw_nonfinite` that this rank met a nonfinite that these
+        numbers need not show. `ids` (int or str) name this rank's batch, for a rollback to leave
+        out: documents, or one cursor position.
+
+        Raises:
+            GuardStopError: the decision is to stop, on every rank; `last` holds it.
+            AgreementError: a rank did not answer (named where possible), or ranks have parted.
+        """
+        self._learn()
+        total, count, norm, z, attention, flag = _read(
+            loss_sum, num_tokens, grad_norm, logz, attention_max, saw_nonfinite
+        )
+        row = Row(
+            step=step,
+            loss=None if total is None else total / count if count else math.nan,
+            grad_norm=norm,
+            lr=lr,
+            logz=z,
+            attention_max=attention,
+            loss_scale=loss_scale,
+            skipped=overflow,
+        )
+        verdict = self._detector.peek(row)
+        outcome = self._vote(step, verdict, saw_nonfinite=verdict.is_nonfinite or bool(flag))
+        began = min((one.step for one in self._late), default=step)
+        self._recent.add(step, ids)
+        decision = self._act(
+            step, outcome, (*verdict.alarms, *self._late), began, is_taken=not overflow
+        )
+        self.accounts.add(num_tokens=_count(count), is_skip=decision.skip or overflow)
+        self._row, self._told, self._late = row, verdict.alarms, ()
+        self.last = decision
+        if decision.action == "stop":
+            raise GuardStopError(decision.sentence, hint="spiketriage triage")
+        return decision
+
+    def _vote(self, step: int, verdict: Verdict, *, saw_nonfinite: bool) -> Outcome:
+        code = self._code(step, verdict.alarms, saw_nonfinite=saw_nonfinite)
+        digest = vote_digest(self.accounts, self._patience)
+        return self._ballot.agree(
+            Vote(step=step, code=code, saw_nonfinite=saw_nonfinite, digest=digest)
+        )
+
+    def finish(self, *, update_norm: Value = None, rms_t: Value = None) -> tuple[Alarm, ...]:
+        """Tell what the update of the step just decided showed.
+
+        Optional, not collective, one host sync for tensors.
+
+        `update_norm` is the L2 norm of parameters after minus before, `rms_t` as `wire.chain` names
+        it; both global.
+        After a skip there was no update, and they are passed over. Returns this rank's new alarms.
+
+        Raises:
+            UsageError: no step was decided since the last call.
+        """
+        if self._row is None:
+            raise UsageError("finish belongs after decide, once a step")
+        if not self.last.skip:
+            update, rms = _read(update_norm, rms_t)
+            self._row = replace(self._row, update_norm=update, rms_t=rms)
+        self._learn()
+        return self._late
+
+    def state(self) -> dict[str, Any]:
+        """All that later decisions rest on, as plain JSON, for the generation.
+
+        Each rank saves its own.
+        """
+        return {
+            "schema": SCHEMA,
+            "detector": self._detector.state(),
+            "accounts": asdict(self.accounts),
+            "patience": asdict(self._patience),
+            "recent": self._recent.state(),
+            "skip_ids": list(self.skip_ids),
+            "row": row_to_json(self._row),
+            "was_skipped": self._row is not None and self.last.skip,
+            "told": [alarm_to_json(one) for one in self._told],
+            "late": [alarm_to_json(one) for one in self._late],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state()` as if nothing had been between.
+
+        Raises:
+            EvidenceError: it is no state of this guard, or of another version of the rules.
+        """
+        try:
+            if state["schema"] != SCHEMA:
+                raise EvidenceError(f"guard state of schema {state['schema']!r}, expected {SCHEMA}")
+            self._detector = Detector.restore(state["detector"])
+            self.accounts = Accounts(**state["accounts"])
+            self._patience = Patience(
+                **{**state["patience"], "repeats": dict(state["patience"]["repeats"])}
+            )
+            self._recent = Recent(state["recent"])
+            self.skip_ids = tuple(state["skip_ids"])
+            self._row = row_from_json(state["row"])
+            self._told = tuple(alarm_from_json(one) for one in state["told"])
+            self._late = tuple(alarm_from_json(one) for one in state["late"])
+            action: Action = "skip" if state["was_skipped"] else "none"
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise EvidenceError(
+                f"guard state cannot be read: {error!r}", hint="start the guard anew"
+            ) from error
+        self.last = _nothing(-1 if self._row is None else self._row.step, action)
+
+    def rolled_back(self, state: Mapping[str, Any] | None) -> None:
+        """Go on from the guard's state in the generation that was loaded (None: it has none).
+
+        Detector and accounts go back with everything else; patience and `skip_ids` stay, or the
+        same rollback could come for ever.
+        """
+        patience, skip_ids = self._patience, self.skip_ids
+        if state is None:
+            self._detector, self.accounts, self._recent = Detector(), Accounts(), Recent()
+            self._row, self._told, self._late = None, (), ()
+        else:
+            self.restore(state)
+        self._patience, self.skip_ids = patience, skip_ids
+
+    def _learn(self) -> None:
+        """Feed the row that was judged; what is said of it only now is for the next vote."""
+        if self._row is None:
+            return
+        told = {(one.signal, one.trigger) for one in self._told}
+        alarms = self._detector.feed(self._row).alarms
+        self._late = tuple(one for one in alarms if (one.signal, one.trigger) not in told)
+        self._row, self._told = None, ()
+
+    def _code(self, step: int, alarms: Sequence[Alarm], *, saw_nonfinite: bool) -> int:
+        """This rank's gravest verdict as a number: the action first, then the kind; 0 is none."""
+        kinds = [(kind_of(one.trigger), False) for one in alarms]
+        kinds += [(kind_of(one.trigger), True) for one in self._late]
+        kinds += [("nonfinite", False)] if saw_nonfinite else []
+        return max((self._rated(step, kind, is_late=is_late) for kind, is_late in kinds), default=0)
+
+    def _rated(self, step: int, kind: Kind, *, is_late: bool) -> int:
+        action = self.policy.action(kind, step)
+        if is_late and action == "skip":
+            action = "alert"  # the update was taken
+        if action == "none":
+            return 0
+        return ACTIONS.index(action) * len(KINDS) + len(KINDS) - 1 - KINDS.index(kind)
+
+    def _act(
+        self, step: int, outcome: Outcome, alarms: tuple[Alarm, ...], began: int, *, is_taken: bool
+    ) -> Decision:
+        severity, place = divmod(outcome.code, len(KINDS))
+        action, kind = ACTIONS[severity], KINDS[len(KINDS) - 1 - place] if outcome.code else None
+        if kind is not None and action in ("skip", "rollback", "stop"):
+            action = self._patience.failed(step, kind, action, self.policy)
+        elif is_taken:
+            self._patience.passed(step, self.policy)
+        decision = Decision(
+            step=step,
+            action=action,
+            kind=kind,
+            rank=outcome.rank,
+            nonfinite_rank=outcome.nonfinite_rank,
+            num_repeats=self._patience.repeats.get(kind, 0) if kind else 0,
+            alarms=alarms,
+        )
+        return self._roll_back(decision, began) if action == "rollback" else decision
+
+    def _roll_back(self, decision: Decision, began: int) -> Decision:
+        """The generation to load and the batches to leave out, the same on every rank.
+
+        Without one, a stop.
+        """
+        told = self._ballot.gather((began, self._recent.state()))
+        onset = min(first for first, _ in told)
+        skip_ids = union([Recent(recent).since(onset) for _, recent in told])
+        generation = self._ballot.from_first(
+            lambda: self._known_good(onset) if self._known_good else None
+        )
+        if generation is None:
+            return replace(decision, action="stop")
+        self._patience.num_rollbacks += 1
+        self.skip_ids = union([self.skip_ids, skip_ids])
+        return replace(decision, generation=generation, skip_ids=skip_ids)
+
+
+def _nothing(step: int, action: Action = "none") -> Decision:
+    return Decision(
+        step=step,
+        action=action,
+        kind=None,
+        rank=None,
+        nonfinite_rank=None,
+        num_repeats=0,
+        alarms=(),
+    )
+
+
+@contextmanager
+def exit_with_code() -> Iterator[None]:
+    """End the process with an error's own exit code and its sentence on stderr, instead of a traceback and 1.
+
+    torchrun itself then still exits with 1; its report names the code of each rank.
+    """
+    try:
+        yield
+    except SpiketriageError as error:
+        hint = f"\n\nhint: {error.hint}" if error.hint else ""
+        print(f"{error.message}{hint}", file=sys.stderr, flush=True)
+        raise SystemExit(error.exit_code) from error
+
+
+def _read(*values: Tensor | float | None) -> list[Any]:
+    """All values as floats (None stays), the tensors in one transfer."""
+    tensors = [
+        (value.full_tensor() if isinstance(value, DTensor) else value).detach().reshape(())
+        for value in values
+        if isinstance(value, Tensor)
+    ]
+    device = next((one.device for one in tensors if one.device.type != "cpu"), torch.device("cpu"))
+    read: list[float] = (
+        torch.stack([one.to(device, torch.float64) for one in tensors]).tolist() if tensors else []
+    )
+    found = iter(read)
+    return [next(found) if isinstance(value, Tensor) else value for value in values]
+
+
+def _count(num_tokens: float) -> int:
+    return int(num_tokens) if math.isfinite(num_tokens) else 0

@@ -1,0 +1,1 @@
+"""The recorder and the signals that it keeps."""

@@ -1,0 +1,283 @@
+"""Tells people outside the job.
+
+A webhook or a command, from a thread of its own, while the job hangs if need be.
+
+It never blocks whoever raises an alert, never repeats one within its cool-down, and loses none that
+could be spooled.
+
+Delivery comes first and the spool second, so that a stalled disk delays nothing; keep the spool on
+a local disk all the same, since the thread that writes it cannot deliver meanwhile. Spooled alerts
+are tried again, by the next process too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from spiketriage import durable
+from spiketriage.digests import of_bytes
+from spiketriage.train.recording.lane import Lane
+from spiketriage.train.recording.recorder import Nonfinite, Recorder
+from spiketriage.wire.telemetry import encode_json
+
+Severity = Literal["info", "warning", "error"]
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
+DELIVER_WITHIN_S = 10.0
+RETRY_EVERY_S = 30.0
+MAX_SPOOLED = 1000
+MAX_NAMES = 3
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """One message. `key` is what cool-down and deduplication go by.
+
+    `next_command` can be pasted.
+    """
+
+    severity: Severity
+    key: str
+    summary: str
+    run: str = ""
+    rank: int | None = None
+    step: int | None = None
+    metric: str = ""
+    value: float | None = None
+    threshold: float | None = None
+    next_command: str = ""
+    raised_at: float = field(default_factory=time.time)
+    num_suppressed: int = 0
+
+
+class Channel(Protocol):
+    """A way out."""
+
+    def deliver(self, message: bytes) -> bool:
+        """Whether `message` (a JSON object) has arrived.
+
+        May take `DELIVER_WITHIN_S`, may raise OSError.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """An address that takes the alert as a JSON POST and answers 2xx."""
+
+    url: str
+
+    def deliver(self, message: bytes) -> bool:
+        """Post the message."""
+        if not self.url.startswith(("http://", "https://")):
+            return False
+        head = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.url, data=message, headers=head, method="POST")
+        with urllib.request.urlopen(request, timeout=DELIVER_WITHIN_S) as answer:
+            return bool(200 <= answer.status < 300)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program that takes the alert on its standard input and exits with 0.
+
+    No shell is involved.
+    """
+
+    argv: Sequence[str]
+
+    def deliver(self, message: bytes) -> bool:
+        """Run the program."""
+        with suppress(subprocess.TimeoutExpired):
+            done = subprocess.run(
+                list(self.argv),
+                input=message,
+                timeout=DELIVER_WITHIN_S,
+                check=False,
+                capture_output=True,
+            )
+            return done.returncode == 0
+        return False
+
+
+class Alerts:
+    """Raises alerts through every channel; what no channel took is spooled and tried again.
+
+    With `watch`, the alerting thread itself looks at a recorder: a step that takes longer than
+    `stall_after_s`, a telemetry disk that does not keep up, and a recorded NaN or infinity are told
+    without anybody's help. Of nonfinite steps those are told that no guard judged
+    (`Decision.metrics` is not in the record), the newest at each look; with a loss scale, gradients
+    that overflow are not.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[Channel],
+        *,
+        spool: Path | None = None,
+        at_least: Severity = "warning",
+        cooldown_s: float = 600.0,
+        retry_every_s: float = RETRY_EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+        look_every_s: float = 1.0,
+    ) -> None:
+        self.channels, self.spool = tuple(channels), spool
+        self.at_least, self.cooldown_s, self.retry_every_s = at_least, cooldown_s, retry_every_s
+        self._clock = clock
+        self._last_s: dict[str, float] = {}
+        self._suppressed: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._retry_at_s = 0.0
+        self._watched: Recorder | None = None
+        self._told_nonfinite: Nonfinite | None = None
+        self._stall_after_s, self._about = 0.0, ("", "")
+        self._lane = Lane("alerts", max_jobs=64, tick=self._look, interval_s=look_every_s)
+
+    @property
+    def num_dropped(self) -> int:
+        """Alerts that neither arrived nor could be spooled, or that came faster than they could leave."""
+        return self._lane.num_lost
+
+    def watch(
+        self,
+        recorder: Recorder,
+        *,
+        stall_after_s: float = 300.0,
+        run: str = "",
+        next_command: str = "",
+    ) -> None:
+        """Look at `recorder` from the alerting thread, about once a second."""
+        self._stall_after_s, self._about = stall_after_s, (run, next_command)
+        self._watched = recorder
+
+    def alert(self, alert: Alert) -> None:
+        """Send `alert` unless it is below the least severity or its key is cooling down.
+
+        Returns at once.
+        """
+        if SEVERITIES.index(alert.severity) < SEVERITIES.index(self.at_least):
+            return
+        now_s = self._clock()
+        with self._lock:  # the training thread and the watching one may have the same thing to say
+            last_s = self._last_s.get(alert.key)
+            if last_s is not None and now_s - last_s < self.cooldown_s:
+                self._suppressed[alert.key] = self._suppressed.get(alert.key, 0) + 1
+                return
+            self._last_s[alert.key] = now_s
+            num_suppressed = self._suppressed.pop(alert.key, 0)
+        message = encode_json({**asdict(alert), "num_suppressed": num_suppressed})
+        self._lane.put(lambda: self._deliver(message) or self._spool(message))
+
+    def close(self, timeout_s: float = DELIVER_WITHIN_S) -> None:
+        """Wait for what is on its way, at most `timeout_s`."""
+        self._lane.close(timeout_s)
+
+    def _deliver(self, message: bytes) -> bool:
+        """Whether at least one channel took the message."""
+        arrived = [
+            _try(channel, message) for channel in self.channels
+        ]  # every channel, not the first that works
+        return any(arrived)
+
+    def _spool(self, message: bytes) -> bool:
+        if self.spool is None or (
+            self.spool.is_dir() and len(list(self.spool.glob("*.json"))) >= MAX_SPOOLED
+        ):
+            return False
+        durable.write(self.spool / f"{time.time_ns():020d}-{of_bytes(message)[:8]}.json", message)
+        self._retry_at_s = self._clock() + self.retry_every_s
+        return True
+
+    def _look(self) -> None:
+        """One round of the alerting thread: the recorder under watch, then what is spooled."""
+        if self._watched is not None:
+            self._look_at(self._watched)
+        if self.spool is not None and self._clock() >= self._retry_at_s:
+            self._retry_at_s = self._clock() + self.retry_every_s
+            for path in sorted(self.spool.glob("*.json")):
+                with suppress(FileNotFoundError):  # another process of this job was faster
+                    if not self._deliver(path.read_bytes()):
+                        break
+                    path.unlink()
+
+    def _look_at(self, recorder: Recorder) -> None:
+        flight = recorder.in_flight()
+        if flight is not None and flight.running_s > self._stall_after_s:
+            stage = (
+                f"last stage {flight.last_stage}" if flight.last_stage else "nothing recorded yet"
+            )
+            self._raise(
+                recorder,
+                "error",
+                "step-stalled",
+                f"step {flight.step} has taken {flight.running_s:.0f} s, {stage}",
+                step=flight.step,
+                metric="time/step_s",
+                value=flight.running_s,
+                threshold=self._stall_after_s,
+            )
+        if recorder.is_behind or recorder.num_dropped:
+            num = recorder.num_dropped
+            self._raise(
+                recorder,
+                "warning",
+                "telemetry-stalled",
+                f"telemetry lags, {num} records dropped",
+                value=float(num),
+            )
+        found = recorder.newest_nonfinite
+        if found is not None and found != self._told_nonfinite:
+            self._told_nonfinite = found
+            more = (
+                f" and {len(found.names) - MAX_NAMES} more" if len(found.names) > MAX_NAMES else ""
+            )
+            where = f"{', '.join(found.names[:MAX_NAMES])}{more}"
+            self._raise(
+                recorder,
+                "error",
+                "nonfinite",
+                f"step {found.step} has a NaN or Inf: {where}",
+                step=found.step,
+            )
+
+    def _raise(
+        self, recorder: Recorder, severity: Severity, key: str, told: str, **fields: Any
+    ) -> None:
+        """Alert about a watched rank."""
+        run, command = self._about
+        rank = recorder.rank
+        summary = f"rank {rank}: {told}"
+        self.alert(
+            Alert(
+                severity=severity,
+                key=f"{key}/{rank}",
+                summary=summary,
+                run=run,
+                rank=rank,
+                next_command=command,
+                **fields,
+            )
+        )
+
+
+def _try(channel: Channel, message: bytes) -> bool:
+    try:
+        return channel.deliver(message)
+    except (OSError, ValueError) as error:  # urllib's errors are OSErrors
+        _LOG.warning("alert not delivered: %s", error)
+        return False
+
+
+def read_spool(folder: Path) -> list[Mapping[str, object]]:
+    """The alerts that wait in a spool, oldest first."""
+    return [json.loads(path.read_bytes()) for path in sorted(folder.glob("*.json"))]
