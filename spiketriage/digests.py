@@ -170,9 +170,8 @@ def of_tree(folder: Path, pattern: str = "*.py") -> str:
     Raises:
         EvidenceError: a file cannot be read.
     """
-    parts = {
-        path.relative_to(folder).as_posix(): of_file(path)
-        for path in sorted(folder.rglob(pattern))
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    parts = {}
+    for path in sorted(folder.rglob(pattern)):
+        if path.is_file() and "__pycache__" not in path.parts:
+            parts[path.relative_to(folder).as_posix()] = of_file(path)
     return of_mapping(parts)

@@ -1,18 +1,20 @@
-"""Every error that spiketriage raises on purpose, each with its exit code and a hint that can be pasted.
+"""Every error that spiketriage raises on purpose, with its exit code and a hint to paste.
 
 This module never imports anything of the project: it is the lowest layer.
 
-    SpiketriageError ├── UsageError           2   the command line or a settings file is wrong ├──
-    RefusedError         3   a precondition is missing ├── EvidenceError        4   evidence is
-    missing, corrupt, or changed since the freeze │   ├── CorruptFileError     a file is not what
-    its format says │   │   └── CutArchiveError  the end of an archive is gone, and its directory
-    with it │   └── JournalError         the incident's journal chain is broken ├──
-    InconclusiveError    5   too few valid trials, or noise exceeds the effect ├── PartialError
-    6   kept what could be kept; the manifest lists the gaps ├── TrialError           7   a child
-    process (trial, launcher, rehearsal) failed ├── AgreementError       7   the ranks of a training
-    job cannot agree: one did not answer, or they have parted ├── BusyError            8   somebody
-    else holds the incident's lease └── GuardStopError      10   the guard stopped a training job:
-    do not restart it, look at it
+    SpiketriageError
+    ├── UsageError           2   the command line or a settings file is wrong
+    ├── RefusedError         3   a precondition is missing
+    ├── EvidenceError        4   evidence is missing, corrupt, or changed since the freeze
+    │   ├── CorruptFileError     a file is not what its format says
+    │   │   └── CutArchiveError  the end of an archive is gone, and its directory with it
+    │   └── JournalError         the incident's journal chain is broken
+    ├── InconclusiveError    5   too few valid trials, or noise exceeds the effect
+    ├── PartialError         6   kept what could be kept; the manifest lists the gaps
+    ├── TrialError           7   a child process (trial, launcher, rehearsal) failed
+    ├── AgreementError       7   the ranks of a job cannot agree: one is silent, or they parted
+    ├── BusyError            8   somebody else holds the incident's lease
+    └── GuardStopError      10   the guard stopped a training job: do not restart it, look at it
 """
 
 from __future__ import annotations

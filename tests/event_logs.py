@@ -17,7 +17,7 @@ DMESG = """\
 [171172.000000] Memory cgroup out of memory: Killed process 4242 (python3) total-vm:1kB, anon-rss:1kB
 [171173.000000] NVRM: Xid error: xyz, invalid data
 [171174.000000] usb 1-1: new high-speed USB device number 2
-"""  # noqa: E501
+"""
 JOURNAL = (
     '{"__REALTIME_TIMESTAMP":"1737434504283302","_HOSTNAME":"gpu017","SYSLOG_IDENTIFIER":"kernel",'
     '"MESSAGE":"NVRM: Xid (PCI:0000:38:00): 79, pid=\'<unknown>\', name=<unknown>, GPU has '
@@ -73,4 +73,4 @@ slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tas
 srun: error: gpu017: task 3: Out Of Memory
 srun: error: gpu018: tasks 8-15: Exited with exit code 1
 srun: error: Node failure on gpu019
-"""  # noqa: E501
+"""

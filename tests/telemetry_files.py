@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from spiketriage.nouns.telemetry import LogFacts, Series
+from spiketriage.nouns.series import LogFacts, Series
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "telemetry"
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"

@@ -31,7 +31,8 @@ import spiketriage
 from spiketriage.errors import EvidenceError, RefusedError
 from spiketriage.nouns.checkpoint import CheckpointFacts
 from spiketriage.nouns.data import DataFacts
-from spiketriage.nouns.telemetry import EventFacts, LogFacts
+from spiketriage.nouns.series import LogFacts
+from spiketriage.nouns.telemetry import EventFacts
 from spiketriage.readers.discover import CONVINCED, Claim, claims_on, kinds
 from spiketriage.readers.look import look
 from spiketriage.readers.telemetry.series.names import DEFAULT
@@ -135,7 +136,7 @@ def _nothing_waits(tmp_path: Path) -> Iterator[None]:
 def test_each_file_that_has_a_name_is_a_member(kind: str) -> None:
     files = {
         path.stem
-        for path in (READERS / FOLDERS[kind]).glob("*.py")
+        for path in (READERS / FOLDERS[kind]).rglob("*.py")
         if re.search(r"^NAME\b", path.read_text(encoding="utf-8"), re.MULTILINE)
         and path.stem not in OWN_RUN
     }

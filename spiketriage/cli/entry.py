@@ -59,10 +59,12 @@ def guard(program: Callable[[], object], argv: Sequence[str]) -> int:
         code = stop.code
     except (typer.TyperException, SpiketriageError, OSError, KeyboardInterrupt) as error:
         return _tell(explain(error, argv), argv)
-    except Exception as error:  # noqa: BLE001 - the last edge: the traceback is kept
+    except Exception as error:
         return _tell(_bug(error, argv), argv)
     code = code if isinstance(code, int) else 0
-    return _tell(_stopped(code, argv), argv) if code in (INTERRUPTED, TERMINATED) else code
+    if code in (INTERRUPTED, TERMINATED):
+        return _tell(_stopped(code, argv), argv)
+    return code
 
 
 def explain(error: BaseException, argv: Sequence[str]) -> Failure:
@@ -74,7 +76,10 @@ def explain(error: BaseException, argv: Sequence[str]) -> Failure:
         return Failure(code=code, exit_code=error.exit_code, message=error.message, hint=error.hint)
     if isinstance(error, typer.TyperException):
         message = error.format_message()
-        words = [] if message.startswith("No such command") else _words(argv)
+        if message.startswith("No such command"):
+            words = []
+        else:
+            words = _words(argv)
         return Failure(
             code="usage",
             exit_code=2,
@@ -91,7 +96,10 @@ def explain(error: BaseException, argv: Sequence[str]) -> Failure:
         )
     if isinstance(error, OSError) and error.errno in _FORBIDDEN:
         message = f"no permission for {_place(error)}: {error.strerror}"
-        hint = f"ls -ld {shlex.quote(_place(error))}" if error.filename else ""
+        if error.filename:
+            hint = f"ls -ld {shlex.quote(_place(error))}"
+        else:
+            hint = ""
         return Failure(code="forbidden", exit_code=3, message=message, hint=hint)
     return _bug(error, argv)
 
@@ -134,7 +142,10 @@ def _as_json(failure: Failure, argv: Sequence[str]) -> str:
 
 def _stopped(code: int, argv: Sequence[str]) -> Failure:
     again = shlex.join(["spiketriage", *argv])
-    what = "interrupted" if code == INTERRUPTED else "terminated"
+    if code == INTERRUPTED:
+        what = "interrupted"
+    else:
+        what = "terminated"
     message = f"{what}; what was finished is recorded, and the same command goes on from there"
     return Failure(code=what, exit_code=code, message=message, hint=again, label="next")
 
@@ -169,7 +180,9 @@ def _place(error: OSError) -> str:
 
 
 def _folder(error: OSError) -> str:
-    return shlex.quote(os.path.dirname(str(error.filename)) or ".") if error.filename else "."
+    if error.filename:
+        return shlex.quote(os.path.dirname(str(error.filename)) or ".")
+    return "."
 
 
 def _kebab(name: str) -> str:

@@ -49,7 +49,9 @@ def root(
     if version:
         show_text([__version__])
         raise typer.Exit
-    return 0 if context.invoked_subcommand else show("status", standing(), False)
+    if context.invoked_subcommand:
+        return 0
+    return show("status", standing(), False)
 
 
 @app.command()
@@ -242,7 +244,9 @@ def watch(run: o.Run = None, stdin: o.Stdin = False, as_json: o.Json = False) ->
     from spiketriage.tools import watch as it
 
     tell = partial(show_alarm, as_json=as_json)
-    return it.read(sys.stdin.buffer, tell) if stdin else it.follow(find_source(run), tell)
+    if stdin:
+        return it.read(sys.stdin.buffer, tell)
+    return it.follow(find_source(run), tell)
 
 
 @app.command()

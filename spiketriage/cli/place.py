@@ -51,7 +51,9 @@ def find_source(given: Path | None) -> Path:
         UsageError: none was given and none is above.
         EvidenceError: what was given is neither.
     """
-    return given if given is not None and given.is_file() else find_run(given)
+    if given is not None and given.is_file():
+        return given
+    return find_run(given)
 
 
 def _holds_incidents(run: Path) -> bool:

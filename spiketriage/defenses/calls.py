@@ -82,4 +82,6 @@ def _mark(call: Call, symbol: str) -> tuple[Mark, str]:
         return "hint", f"with {word} computed at run time"
     if not amount:
         return "hint", f"without {word}"
-    return ("hint", "under a condition") if call.is_conditional else ("on", "under no condition")
+    if call.is_conditional:
+        return ("hint", "under a condition")
+    return ("on", "under no condition")

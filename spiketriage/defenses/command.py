@@ -71,7 +71,9 @@ def _lines(
 
 def _left(one: Defense) -> list[str]:
     left = len(one.because) - MAX_REASONS
-    return [f"… and {left} more"] if left > 0 else []
+    if left > 0:
+        return [f"… and {left} more"]
+    return []
 
 
 def _about(one: Defense, switches: Sequence[str], built_in: Sequence[str]) -> list[tuple[str, str]]:
@@ -89,7 +91,9 @@ def _about(one: Defense, switches: Sequence[str], built_in: Sequence[str]) -> li
 def _how(name: str, switches: Sequence[str], built_in: Sequence[str]) -> str:
     if name in switches:
         return _command(name)
-    return "always on there" if name in built_in else "not there"
+    if name in built_in:
+        return "always on there"
+    return "not there"
 
 
 def _summary(verdicts: Sequence[Defense]) -> list[str]:
@@ -119,7 +123,9 @@ def _command(name: str) -> str:
 
 
 def _state(one: Defense) -> str:
-    return one.status if one.is_needed else "not needed"
+    if one.is_needed:
+        return one.status
+    return "not needed"
 
 
 def _count(verdicts: Sequence[Defense]) -> str:

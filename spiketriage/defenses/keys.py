@@ -46,32 +46,46 @@ def amount(value: Any) -> Mark | None:
     """
     if isinstance(value, list):  # Megatron: one coefficient for each kind of balancing
         marks = {amount(one) for one in value}
-        return "on" if "on" in marks else "off" if marks == {"off"} else None
+        if "on" in marks:
+            return "on"
+        if marks == {"off"}:
+            return "off"
+        return None
     if value is None:
         return "off"
     number = _number(value)
     if number is None or math.isnan(number):
         return None
-    return "on" if number > 0 else "off"
+    if number > 0:
+        return "on"
+    return "off"
 
 
 def norm(value: Any) -> Mark | None:
     """A threshold of clipping: an infinite one clips nothing."""
     number = _number(value)
-    return "off" if number is not None and number == math.inf else amount(value)
+    if number is not None and number == math.inf:
+        return "off"
+    return amount(value)
 
 
 def thing(value: Any) -> Mark | None:
     """A section that is there or null; also a flag."""
     if isinstance(value, Mapping):
-        return "off" if value.get("enabled") is False else "on"
-    return amount(value) if value is None or isinstance(value, bool) else None
+        if value.get("enabled") is False:
+            return "off"
+        return "on"
+    if value is None or isinstance(value, bool):
+        return amount(value)
+    return None
 
 
 def eight_bits(value: Any) -> Mark | None:
     """A section that turns FP8 on: without it there is nothing to scale."""
     mark = thing(value)
-    return "unneeded" if mark == "off" else mark
+    if mark == "off":
+        return "unneeded"
+    return mark
 
 
 def switch(value: Any) -> Mark | None:
@@ -81,12 +95,16 @@ def switch(value: Any) -> Mark | None:
 
 def gate(value: Any) -> Mark | None:
     """A flag that turns off and says nothing when it is set."""
-    return "never" if value is False else None
+    if value is False:
+        return "never"
+    return None
 
 
 def hint(value: Any) -> Mark | None:
     """An amount that needs a switch."""
-    return "hint" if amount(value) == "on" else amount(value)
+    if amount(value) == "on":
+        return "hint"
+    return amount(value)
 
 
 def mode(value: Any) -> Mark | None:
@@ -96,20 +114,29 @@ def mode(value: Any) -> Mark | None:
 
 def wide(value: Any) -> Mark | None:
     """bf16: a loss scale has nothing to do."""
-    return "unneeded" if value is True else None
+    if value is True:
+        return "unneeded"
+    return None
 
 
 def static(value: Any) -> Mark | None:
     """A constant loss scale, which is no dynamic one; 0 and null leave the question open."""
-    return "never" if not isinstance(value, bool) and amount(value) == "on" else None
+    if not isinstance(value, bool) and amount(value) == "on":
+        return "never"
+    return None
 
 
 def several(value: Any) -> Mark | None:
     """A number of micro-batches or experts: with at most one there is nothing to defend."""
     if value is None:
         return "unneeded"
-    number = None if isinstance(value, bool) else _number(value)
-    return "unneeded" if number is not None and number <= 1 else None
+    if isinstance(value, bool):
+        number = None
+    else:
+        number = _number(value)
+    if number is not None and number <= 1:
+        return "unneeded"
+    return None
 
 
 def words(**marks: str) -> Reads:
@@ -121,11 +148,10 @@ def words(**marks: str) -> Reads:
     def reads(value: Any) -> Mark | None:
         if value is None or value is False:
             return marks.get("null")  # type: ignore[return-value]
-        text = (
-            str(value).rpartition(".")[2].lower().replace("-", "_")
-            if isinstance(value, str)
-            else ""
-        )
+        if isinstance(value, str):
+            text = str(value).rpartition(".")[2].lower().replace("-", "_")
+        else:
+            text = ""
         return marks.get(text) or marks.get(f"_{text}")  # type: ignore[return-value]
 
     return reads
@@ -134,11 +160,17 @@ def words(**marks: str) -> Reads:
 def _number(value: Any) -> float | None:
     if isinstance(value, str):
         found = _AMOUNT.fullmatch(value.strip())
-        return float(found[1]) if found else None
+        if found:
+            return float(found[1])
+        return None
     try:
-        return float(value) if isinstance(value, int | float) else None
+        if isinstance(value, int | float):
+            return float(value)
+        return None
     except OverflowError:  # an integer of more than 300 digits
-        return math.inf if value > 0 else -math.inf
+        if value > 0:
+            return math.inf
+        return -math.inf
 
 
 _QK_NORM_MODELS = words(

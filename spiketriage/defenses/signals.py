@@ -69,11 +69,10 @@ def _clip(records: Sequence[StepRecord]) -> Iterator[Evidence]:
 
 
 def _loss_scale(records: Sequence[StepRecord]) -> Iterator[Evidence]:
-    points = [
-        (record.metrics["loss_scale"], record)
-        for record in records
-        if "loss_scale" in record.metrics
-    ]
+    points = []
+    for record in records:
+        if "loss_scale" in record.metrics:
+            points.append((record.metrics["loss_scale"], record))
     values = {value for value, _ in points if math.isfinite(value)}
     if not values:
         return
@@ -101,11 +100,10 @@ def _rate(records: Sequence[StepRecord]) -> Iterator[Evidence]:
 
     A constant one is told only where the log begins there.
     """
-    points = [
-        (record.step, record.metrics["lr"])
-        for record in records
-        if math.isfinite(record.metrics.get("lr", math.nan))
-    ]
+    points = []
+    for record in records:
+        if math.isfinite(record.metrics.get("lr", math.nan)):
+            points.append((record.step, record.metrics["lr"]))
     if len(points) < MIN_STEPS or points[0][0] > FIRST_STEPS:
         return
     (first, began), (top, peak) = points[0], max(points, key=lambda point: point[1])

@@ -125,7 +125,10 @@ def _telemetry(told: Told, settings: RunSettings) -> None:
 
 def _identity(told: Told, telemetry: Telemetry) -> None:
     """What the newest attempt states about itself."""
-    identity = telemetry.identity(telemetry.steps[-1]) if telemetry.steps else None
+    if telemetry.steps:
+        identity = telemetry.identity(telemetry.steps[-1])
+    else:
+        identity = None
     if identity is not None:
         stated = {**identity.hparams, "precision": identity.precision}
         told.settings(flattened(stated, "telemetry, identity"), "recorded")
@@ -158,7 +161,10 @@ def _manifest(told: Told, manifest: Manifest, folder: Path) -> None:
     told.read.append(where)
     told.settings(flattened(manifest.hparams, where), "recorded")
     told.settings(flattened({"schedule": manifest.schedule}, where), "recorded")
-    parameters = [name for groups in manifest.tensors.values() for name in groups.get("params", {})]
+    parameters = []
+    for groups in manifest.tensors.values():
+        for name in groups.get("params", {}):
+            parameters.append(name)
     told.evidence += from_tensors(parameters, where)
     states = [manifest.scheduler.get("loss_scale")]
     if (folder / FIRST_RANK).is_file():
@@ -171,11 +177,10 @@ def _manifest(told: Told, manifest: Manifest, folder: Path) -> None:
 
 
 def _checkpoint_file(told: Told, path: Path) -> None:
-    claims = [
-        one
-        for one in claims_on(look(path))
-        if one.kind == "checkpoint" and one.confidence >= CONVINCED
-    ]
+    claims = []
+    for one in claims_on(look(path)):
+        if one.kind == "checkpoint" and one.confidence >= CONVINCED:
+            claims.append(one)
     if not claims:
         expected = (
             f"a configuration ({', '.join(CONFIGS)}), a checkpoint, a run folder, or "
@@ -196,7 +201,10 @@ def _checkpoint(told: Told, claim: Claim) -> None:
 
 def _field(told: Told, facts: CheckpointFacts, one: FieldFacts) -> None:
     values = {key: _literal(text) for key, text in one.values.items()}
-    where = f"{facts.name}/{one.path}" if one.path else facts.name
+    if one.path:
+        where = f"{facts.name}/{one.path}"
+    else:
+        where = facts.name
     if one.kind == "scaler":
         told.evidence += from_scaler(values, where)
     elif one.kind == "config" and not one.name.endswith(_NOT_SETTINGS):

@@ -73,11 +73,10 @@ def from_settings(
         for key in keys:
             wanted = key.name.lstrip("/").split("." if "." in key.name else "\0")
             for setting in by_last.get(wanted[-1], []):
-                mark = (
-                    key.reads(setting.value)
-                    if _fits(wanted, setting.keys, key.name.startswith("/"))
-                    else None
-                )
+                if _fits(wanted, setting.keys, key.name.startswith("/")):
+                    mark = key.reads(setting.value)
+                else:
+                    mark = None
                 if mark is not None:
                     found.append(
                         Evidence(
@@ -123,7 +122,10 @@ def _plain(key: str) -> str:
 
 
 def _told(setting: Setting) -> str:
-    value = "{…}" if isinstance(setting.value, Mapping) else _shown(setting.value)
+    if isinstance(setting.value, Mapping):
+        value = "{…}"
+    else:
+        value = _shown(setting.value)
     return f"{setting.name:.80} = {value}"
 
 
@@ -173,7 +175,9 @@ def _of_layer(member: Stabilizer, evidence: Sequence[Evidence]) -> Defense:
         return verdict("on", "on")
     if "unneeded" in marks:
         return verdict("off", "unneeded", is_needed=False)
-    return verdict("off", "off") if "off" in marks else verdict("unknown", "hint")
+    if "off" in marks:
+        return verdict("off", "off")
+    return verdict("unknown", "hint")
 
 
 def _because(evidence: Sequence[Evidence]) -> tuple[str, ...]:

@@ -207,7 +207,10 @@ class Detector:
 def scan(trace: Trace) -> tuple[Alarm, ...]:
     """Every alarm of the trace, by step; the first one's step is the onset."""
     detector = Detector(logs_at_will=bool(trace.not_logged))
-    alarms = [one for row in _rows(trace) for one in detector.feed(row).alarms]
+    alarms = []
+    for row in _rows(trace):
+        for one in detector.feed(row).alarms:
+            alarms.append(one)
     return tuple(sorted(alarms, key=_order))
 
 
@@ -225,10 +228,14 @@ def _column(trace: Trace, name: str) -> list[Any] | None:
     cells: list[float | None] = np.asarray(values, dtype=np.float64).tolist()
     absent = trace.not_logged.get(name, frozenset())
     is_told = name in ("loss", "grad_norm")
-    return [
-        None if at in absent or (not is_told and cell is not None and math.isnan(cell)) else cell
-        for at, cell in enumerate(cells)
-    ]
+    result: list[Any] = []
+    for at, cell in enumerate(cells):
+        result.append(
+            None
+            if at in absent or (not is_told and cell is not None and math.isnan(cell))
+            else cell
+        )
+    return result
 
 
 def _is_training(row: Row) -> bool:

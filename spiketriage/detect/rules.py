@@ -129,13 +129,11 @@ class Judge:
     def peek(self, step: int, value: float) -> list[Alarm]:
         """What is wrong with the value alone; nothing is remembered."""
         odd = self._odd(step, value)
-        return (
-            [odd]
-            if odd
-            else self._outside(self._look(step, value))
-            if self._is_judged(value)
-            else []
-        )
+        if odd:
+            return [odd]
+        if self._is_judged(value):
+            return self._outside(self._look(step, value))
+        return []
 
     def feed(self, step: int, value: float) -> list[Alarm]:
         """Judge the next value and learn from it."""
@@ -143,7 +141,9 @@ class Judge:
         if _is_number(value):
             self._remember_zero(value)
         if odd or not self._is_judged(value):
-            return [odd] if odd else []
+            if odd:
+                return [odd]
+            return []
         seen = self._look(step, value)
         outside = self._outside(seen)
         is_outlier = bool(outside) or abs(seen.score) > SURPRISE
@@ -151,7 +151,9 @@ class Judge:
         self._recent.append(seen)
         alarms = [*outside, *self._lasting(step, is_told=bool(outside))]
         self._band.learn(self._inner(value), is_outlier=is_outlier)
-        return alarms if is_outlier else [*alarms, *self._climbing(step, value)]
+        if is_outlier:
+            return alarms
+        return [*alarms, *self._climbing(step, value)]
 
     def state(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -179,7 +181,9 @@ class Judge:
         self._lowest = math.inf if state["lowest"] is None else state["lowest"]
 
     def _inner(self, value: float) -> float:
-        return math.log(value) if self.signal.logarithmic else value
+        if self.signal.logarithmic:
+            return math.log(value)
+        return value
 
     def _is_judged(self, value: float) -> bool:
         return _is_number(value) and (value > 0 or not self.signal.logarithmic)
@@ -202,7 +206,10 @@ class Judge:
                 f"step {step}: {name} is {value:.4g}, which no norm is",
                 value=value,
             )
-        habit = self._num_nonzero if self.signal.logarithmic else self._num_large
+        if self.signal.logarithmic:
+            habit = self._num_nonzero
+        else:
+            habit = self._num_large
         if value == 0 and habit >= HABIT_ROWS:
             # HF Trainer's NaN filter writes 0.0 for a loss that was NaN.
             sentence = f"step {step}: {name} is exactly zero, which none of the last {habit} was"
@@ -210,7 +217,10 @@ class Judge:
         return None
 
     def _remember_zero(self, value: float) -> None:
-        is_zero = value <= 0 if self.signal.logarithmic else value == 0
+        if self.signal.logarithmic:
+            is_zero = value <= 0
+        else:
+            is_zero = value == 0
         self._num_nonzero = 0 if is_zero else min(self._num_nonzero + 1, ZEROS_REMEMBERED)
         self._num_large = (
             min(self._num_large + 1, ZEROS_REMEMBERED) if abs(value) > LEAST_LOSS else 0
@@ -292,23 +302,29 @@ class Judge:
             return self._first(step, value, last)
         jumps = max(abs(b - a) for a, b in itertools.pairwise(last))
         reach = max(last[-START_LAST:]) + max(self.signal.start, START_JUMPS * jumps)
-        return self._started(step, value, last) if self._inner(value) > reach else []
+        if self._inner(value) > reach:
+            return self._started(step, value, last)
+        return []
 
     def _first(self, step: int, value: float, last: list[float]) -> list[Alarm]:
         """Of the second to fourth row: out if it is far above every one before, as no start is."""
         if not last:
             return []
         most = max(last)
-        reach = (
-            most + 2 * self.signal.start
-            if self.signal.logarithmic
-            else FIRST_RATIO * max(most, 0.0) + FIRST_STEP
-        )
-        return self._started(step, value, last) if self._inner(value) > reach else []
+        if self.signal.logarithmic:
+            reach = most + 2 * self.signal.start
+        else:
+            reach = FIRST_RATIO * max(most, 0.0) + FIRST_STEP
+        if self._inner(value) > reach:
+            return self._started(step, value, last)
+        return []
 
     def _started(self, step: int, value: float, last: list[float]) -> list[Alarm]:
         name, recent = self.signal.name, max(last[-START_LAST:])
-        expected = math.exp(recent) if self.signal.logarithmic else recent
+        if self.signal.logarithmic:
+            expected = math.exp(recent)
+        else:
+            expected = recent
         score = (self._inner(value) - recent) / self.signal.start
         sentence = (
             f"step {step}: {name} {value:.4g} jumps above the {expected:.4g} of the rows "
@@ -373,7 +389,9 @@ class Judge:
         return [alarm(name, "climb", step, sentence, value=median, expected=lowest, score=score)]
 
     def _expected(self) -> float:
-        return math.exp(self._band.centre) if self.signal.logarithmic else self._band.centre
+        if self.signal.logarithmic:
+            return math.exp(self._band.centre)
+        return self._band.centre
 
 
 class Scaling:
@@ -421,7 +439,10 @@ class Scaling:
         self._num_skips, self._is_low = state["num_skips"], state["is_low"]
 
     def _skipping(self, step: int, scale: float) -> list[Alarm]:
-        most = MAX_SKIPS if self._scales.is_full else MAX_SKIPS_AT_START
+        if self._scales.is_full:
+            most = MAX_SKIPS
+        else:
+            most = MAX_SKIPS_AT_START
         if self._num_skips != most + 1:
             return []
         sentence = (

@@ -54,11 +54,15 @@ def refusal(generation: GenerationFacts, onset: int | None) -> str:
         more = len(generation.problems) - 1
         return generation.problems[0] + (f" (and {more} more)" if more else "")
     if not generation.complete:
-        return f"incomplete: {generation.interrupted}" if generation.interrupted else "incomplete"
+        if generation.interrupted:
+            return f"incomplete: {generation.interrupted}"
+        return "incomplete"
     if generation.nonfinite:
         more = len(generation.nonfinite) - 1
         return f"not finite: {generation.nonfinite[0]}" + (f" (and {more} more)" if more else "")
     if generation.odd:
         more = len(generation.odd) - 1
         return f"not healthy: {generation.odd[0]}" + (f" (and {more} more)" if more else "")
-    return "" if generation.step is not None else "its step is unknown"
+    if generation.step is not None:
+        return ""
+    return "its step is unknown"

@@ -95,4 +95,6 @@ class Cause:
         """Outcomes that this cause allows for `finding`; a spike may ask for more."""
         default = ANY if finding in NEUTRAL + ASIDE else ("agrees",)
         expected = self.predicts.get(finding, default)
-        return self.predicts_on_spike.get(finding, expected) if spiked else expected
+        if spiked:
+            return self.predicts_on_spike.get(finding, expected)
+        return expected

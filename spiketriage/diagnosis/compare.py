@@ -87,11 +87,10 @@ def compare_loads(left: Iterable[LoadRecord], right: Iterable[LoadRecord]) -> Wh
     ours = {(load.rank, load.generation): load for load in left}
     theirs = {(load.rank, load.generation): load for load in right}
     for name in STATE_FIELDS:
-        ranks = [
-            key[0]
-            for key in sorted(set(ours) & set(theirs))
-            if _is_other(ours[key].fields.get(name), theirs[key].fields.get(name))
-        ]
+        ranks = []
+        for key in sorted(set(ours) & set(theirs)):
+            if _is_other(ours[key].fields.get(name), theirs[key].fields.get(name)):
+                ranks.append(key[0])
         if ranks:
             step = next(load.step for load in ours.values())
             return Where(
@@ -136,6 +135,10 @@ def relative(left: float, right: float) -> float:
     """
     if math.isfinite(left) and math.isfinite(right):
         scale = max(abs(left), abs(right))
-        return abs(left - right) / scale if scale else 0.0
+        if scale:
+            return abs(left - right) / scale
+        return 0.0
     same = (math.isnan(left) and math.isnan(right)) or left == right
-    return 0.0 if same else math.inf
+    if same:
+        return 0.0
+    return math.inf

@@ -70,12 +70,16 @@ def anomaly(answer: Answer, step: int, band: Band) -> float:
     NaN when it was not executed.
     """
     record = answer.at(min((r.rank for r in answer.steps), default=0), step)
-    return math.nan if record is None else distance(record, band)
+    if record is None:
+        return math.nan
+    return distance(record, band)
 
 
 def scales(score: float) -> str:
     """A distance for people."""
-    return f"{score:.1f} scales" if math.isfinite(score) else "not finite"
+    if math.isfinite(score):
+        return f"{score:.1f} scales"
+    return "not finite"
 
 
 def read_cell(
@@ -115,13 +119,15 @@ def reference_arms(
     setting: Setting, *, kernel: str = "deployed", precision: str = "deployed"
 ) -> tuple[Arm, ...]:
     """Suspect and clean batches on the suspect state, each with and without the reference."""
-    return tuple(
-        Arm(
-            control=setting.probe(batch=batch),
-            variant=setting.probe(batch=batch, kernel=kernel, precision=precision),
+    result: list[Arm] = []
+    for batch in (setting.suspect, *setting.clean):
+        result.append(
+            Arm(
+                control=setting.probe(batch=batch),
+                variant=setting.probe(batch=batch, kernel=kernel, precision=precision),
+            )
         )
-        for batch in (setting.suspect, *setting.clean)
-    )
+    return tuple(result)
 
 
 def read_reference(
@@ -133,13 +139,18 @@ def read_reference(
     healed = _finite(answers, arms[0].variant) and not _finite(answers, arms[0].control)
     band = REFERENCE_BAND * max([effect for effect in clean if math.isfinite(effect)], default=0.0)
     ratio = suspect / band if band > 0 else (math.inf if suspect > 0 else 0.0)
-    outcome = "differs" if healed or ratio > REFERENCE_RATIO else "agrees"
-    degree = "far more than" if outcome == "differs" else "as little as"
-    seen = (
-        "finite with the reference, not without"
-        if healed
-        else f"{suspect:.3g} relative, {ratio:.3g} bands"
-    )
+    if healed or ratio > REFERENCE_RATIO:
+        outcome = "differs"
+    else:
+        outcome = "agrees"
+    if outcome == "differs":
+        degree = "far more than"
+    else:
+        degree = "as little as"
+    if healed:
+        seen = "finite with the reference, not without"
+    else:
+        seen = f"{suspect:.3g} relative, {ratio:.3g} bands"
     return Finding(
         name=name,
         outcome=outcome,  # type: ignore[arg-type]
@@ -168,8 +179,14 @@ def read_heals(
     score = anomaly(answer, setting.suspect, setting.band)
     if math.isnan(score):
         return not_testable(name, f"{what}: the suspect step was not executed")
-    outcome = "agrees" if score <= setting.threshold else "differs"
-    off = f" ({score:.1f} scales off)" if math.isfinite(score) else ""
+    if score <= setting.threshold:
+        outcome = "agrees"
+    else:
+        outcome = "differs"
+    if math.isfinite(score):
+        off = f" ({score:.1f} scales off)"
+    else:
+        off = ""
     return Finding(
         name=name,
         outcome=outcome,  # type: ignore[arg-type]
@@ -191,7 +208,10 @@ def read_difference(
 
     One sentence for each case.
     """
-    outcome: Outcome = "agrees" if where is None else "differs"
+    if where is None:
+        outcome: Outcome = "agrees"
+    else:
+        outcome = "differs"
     return Finding(
         name=name,
         outcome=outcome,
@@ -214,7 +234,9 @@ def without_effect(experiment: Experiment, setting: Setting, answers: Mapping[st
     complaints = [_complaint(experiment.FACTOR, answers, arm) for arm in experiment.arms(setting)]
     # A reference may leave a single batch untouched; it must have touched one of them.
     if experiment.FACTOR in ("kernel", "precision"):
-        return "" if not all(complaints) else complaints[0]
+        if not all(complaints):
+            return ""
+        return complaints[0]
     return next((complaint for complaint in complaints if complaint), "")
 
 
@@ -261,12 +283,12 @@ def _same(left: Answer, right: Answer, stage: str) -> bool:
     """Whether two probes saw the same `stage` on every rank."""
 
     def links(answer: Answer) -> dict[tuple[int, str], bytes]:
-        return {
-            (r.rank, link.key): d
-            for r in answer.steps
-            for link, d in r.digests.items()
-            if link.stage == stage
-        }
+        result: dict[tuple[int, str], bytes] = {}
+        for r in answer.steps:
+            for link, d in r.digests.items():
+                if link.stage == stage:
+                    result[(r.rank, link.key)] = d
+        return result
 
     return links(left) == links(right)
 

@@ -27,16 +27,20 @@ def listed(names: Collection[str], unit: str = "") -> str:
     """The first few of `names`, and how many more there are."""
     shown = ", ".join(list(names)[:MAX_NAMED])
     more = len(names) - MAX_NAMED
-    return f"{shown} and {more} more{f' {unit}' if unit else ''}" if more > 0 else shown
+    if more > 0:
+        return f"{shown} and {more} more{f' {unit}' if unit else ''}"
+    return shown
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
     """`rank 1`, or `ranks 0, 1 and 5 more`."""
-    return (
-        f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {listed([str(rank) for rank in ranks])}"
-    )
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {listed([str(rank) for rank in ranks])}"
 
 
 def counted(number: int, noun: str) -> str:
     """`1 step`, `3 steps`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {noun}s"

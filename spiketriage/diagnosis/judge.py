@@ -144,11 +144,11 @@ def anomalies(case: Case) -> tuple[str, ...]:
     it; a step after the window that production does not repeat is, if no cause has claimed it.
     """
     silent = {*NEUTRAL} - {"later-window"}
-    return tuple(
-        name
-        for name, finding in case.findings.items()
-        if finding.outcome in ("differs", "nonfinite") and name not in silent
-    )
+    result: list[str] = []
+    for name, finding in case.findings.items():
+        if finding.outcome in ("differs", "nonfinite") and name not in silent:
+            result.append(name)
+    return tuple(result)
 
 
 def judge(causes: Sequence[Cause], case: Case) -> Verdict:
@@ -239,7 +239,10 @@ def locate(cause: Cause, findings: Mapping[str, Finding]) -> Where:
     """The cause's place: the first finding that it is located by, completed by the next ones."""
     merged: dict[str, object] = {}
     for name in cause.located_by:
-        place = findings[name].where if name in findings else Where()
+        if name in findings:
+            place = findings[name].where
+        else:
+            place = Where()
         for part in ("step", "stage", "key", "rank", "path", "field"):
             if merged.get(part) is None:
                 merged[part] = getattr(place, part)

@@ -44,13 +44,15 @@ def production_loads(view: View, setting: Setting) -> tuple[LoadRecord, ...]:
         for rank in view.telemetry.ranks
         if (record := view.telemetry.at(rank, setting.known_good_step + 1)) is not None
     }
-    return tuple(
-        load
-        for load in view.telemetry.loads
-        if load.generation == setting.known_good
-        and load.attempt in attempts
-        and load.step == setting.known_good_step
-    )
+    result: list[LoadRecord] = []
+    for load in view.telemetry.loads:
+        if (
+            load.generation == setting.known_good
+            and load.attempt in attempts
+            and load.step == setting.known_good_step
+        ):
+            result.append(load)
+    return tuple(result)
 
 
 def first_look(view: View, setting: Setting, answer: Answer) -> Where | None:
@@ -117,7 +119,10 @@ def replay_findings(view: View, setting: Setting, answers: Sequence[Answer]) -> 
 def _determinism(answers: Sequence[Answer]) -> Finding:
     chains = [by_step(answer.steps) for answer in answers]
     same = _identical(chains)
-    words = "agree with each other bit for bit" if same else "differ among themselves"
+    if same:
+        words = "agree with each other bit for bit"
+    else:
+        words = "differ among themselves"
     return Finding(
         name="replay-determinism",
         outcome="agrees" if same else "differs",
@@ -169,7 +174,9 @@ def _chains(setting: Setting, answer: Answer) -> Comparison:
 
 
 def _who(where: Where) -> str:
-    return "" if where.rank is None else f", on rank {where.rank} alone"
+    if where.rank is None:
+        return ""
+    return f", on rank {where.rank} alone"
 
 
 def _named(comparison: Comparison, where: Where) -> str:

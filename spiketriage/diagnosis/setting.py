@@ -122,11 +122,10 @@ class Setting:
 
     def probe(self, *, batch: int, older: bool = False, **factors: str) -> Trial:
         """One pass of the batch of step `batch` on the state before the suspect step, or on the older good state."""
-        state = (
-            f"{self.older_good}@{self.older_good_step}"
-            if older
-            else f"{self.known_good}@{self.suspect - 1}"
-        )
+        if older:
+            state = f"{self.older_good}@{self.older_good_step}"
+        else:
+            state = f"{self.known_good}@{self.suspect - 1}"
         return Trial(
             kind="probe",
             purpose="probe",
@@ -162,7 +161,10 @@ def make_setting(view: View, anchors: Anchors, *, spiked: bool) -> Setting:
         )
     good = int(view_step(view, anchors.known_good))
     last = max(telemetry.steps, default=good)
-    first_bad = anchors.onset if anchors.onset is not None else min(good + AUDIT_STEPS, last)
+    if anchors.onset is not None:
+        first_bad = anchors.onset
+    else:
+        first_bad = min(good + AUDIT_STEPS, last)
     suspect = anchors.suspect if anchors.suspect is not None else first_bad
     if suspect <= good:
         raise RefusedError(f"the suspect step {suspect} does not lie after {anchors.known_good}")
@@ -250,11 +252,10 @@ def make_site(view: View, setting: Setting, trials: Path) -> Site:
     """
     settings = view.settings
     identity = view.telemetry.identity(setting.suspect)
-    deployed = (
-        _code_parent(view, identity.code_path)
-        if identity
-        else Path(next(iter(settings.python_path), str(settings.run)))
-    )
+    if identity:
+        deployed = _code_parent(view, identity.code_path)
+    else:
+        deployed = Path(next(iter(settings.python_path), str(settings.run)))
     codes = {"deployed": deployed}
     if setting.reference_code is not None:
         codes["reference"] = _code_parent(view, setting.reference_code)
@@ -281,7 +282,9 @@ def _checkpoints(view: View, setting: Setting) -> Path:
     wanted = (setting.known_good, setting.older_good)
     parents = {facts.path.parent for facts in view.generations if facts.name in wanted}
     elsewhere = parents - {view.settings.checkpoints}
-    return elsewhere.pop() if elsewhere else view.settings.checkpoints
+    if elsewhere:
+        return elsewhere.pop()
+    return view.settings.checkpoints
 
 
 def view_step(view: View, generation: str) -> int:
@@ -300,10 +303,10 @@ def _code_parent(view: View, code_path: str) -> Path:
 
 
 def _ids(view: View) -> dict[int, dict[str, Any]]:
-    return {
-        step: {str(rank): record.ids for rank, record in ranks.items()}
-        for step, ranks in view.history().items()
-    }
+    result: dict[int, dict[str, Any]] = {}
+    for step, ranks in view.history().items():
+        result[step] = {str(rank): record.ids for rank, record in ranks.items()}
+    return result
 
 
 def _clean_steps(history: list[StepRecord]) -> tuple[int, ...]:
@@ -335,7 +338,10 @@ def _band(history: list[StepRecord], oldest_step: int) -> Band:
 
 
 def _threshold(suspect: StepRecord | None, band: Band) -> float:
-    shown = math.inf if suspect is None else distance(suspect, band)
+    if suspect is None:
+        shown = math.inf
+    else:
+        shown = distance(suspect, band)
     return min(MAX_THRESHOLD, max(MIN_THRESHOLD, shown / 2))
 
 
@@ -350,12 +356,11 @@ def _robust(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float
 
 def _run_key(view: View, anchors: Anchors, suspect: int) -> str:
     identity: Identity | None = view.telemetry.identity(suspect)
-    parts = {
-        name: str(facts.manifest.fields if facts.manifest else "")
-        for facts in view.generations
-        for name in (facts.name,)
-        if name in (anchors.known_good, anchors.older_good)
-    }
+    parts = {}
+    for facts in view.generations:
+        for name in (facts.name,):
+            if name in (anchors.known_good, anchors.older_good):
+                parts[name] = str(facts.manifest.fields if facts.manifest else "")
     parts["code"] = identity.code_digest if identity else ""
     parts["config"] = identity.config_digest if identity else ""
     return of_mapping(parts)

@@ -49,7 +49,9 @@ class View:
     @property
     def suspect(self) -> int | None:
         """The step that spiked, if one did."""
-        return self.anchors.suspect if self.anchors else None
+        if self.anchors:
+            return self.anchors.suspect
+        return None
 
     def history(self) -> History:
         """Production by step, then rank."""
@@ -80,7 +82,9 @@ class View:
             if load.attempt == attempt:
                 older = [manifest for manifest in manifests if manifest.step <= load.step]
                 return self.manifest(load.generation) or (older[-1] if older else None)
-        return manifests[0] if manifests else None
+        if manifests:
+            return manifests[0]
+        return None
 
     def identities(self) -> tuple[AttemptIdentity, ...]:
         """What each rank's segment says about itself, by attempt and rank, with the attempt's first step."""
@@ -110,11 +114,11 @@ class AttemptIdentity:
 
 def stage_digests(record: StepRecord, stage: str) -> dict[str, bytes]:
     """The digests of one stage by key, in chain order; links without a digest are left out."""
-    return {
-        link.key: digest
-        for link, digest in record.digests.items()
-        if link.stage == stage and digest
-    }
+    result: dict[str, bytes] = {}
+    for link, digest in record.digests.items():
+        if link.stage == stage and digest:
+            result[link.key] = digest
+    return result
 
 
 def differing_keys(records: Mapping[int, StepRecord], stage: str) -> tuple[str, ...]:
@@ -167,7 +171,9 @@ def broken_since_load(load: LoadRecord, first: StepRecord) -> tuple[str, ...]:
         if key in loaded
     }
     broken = tuple(key for key, digest in found.items() if loaded[key] != digest)
-    return broken if len(broken) < len(found) else ()
+    if len(broken) < len(found):
+        return broken
+    return ()
 
 
 def _texts(ids: object) -> Iterator[str]:

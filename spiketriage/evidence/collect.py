@@ -122,7 +122,10 @@ def copy(item: Item, target: Path, path: str) -> tuple[Artifact, str]:
         size_bytes, mtime_ns = found.st_size, found.st_mtime_ns
         if not _is_copy(target, found):
             size_bytes = stream_copy(item.source, target, (quick, slow))
-            note = "" if size_bytes == found.st_size else "grew or shrank while it was copied"
+            if size_bytes == found.st_size:
+                note = ""
+            else:
+                note = "grew or shrank while it was copied"
         else:
             read_pass(target, (quick.update, slow.update))
     artifact = Artifact(

@@ -85,11 +85,10 @@ def require_frozen(dossier: Dossier, incident: Incident, run: Path) -> None:
     """
     if FROZEN in dossier.facts:
         return
-    elsewhere = (
-        []
-        if incident.folder.absolute().is_relative_to(run.absolute())
-        else ["--incidents", str(incident.folder.parent)]
-    )
+    if incident.folder.absolute().is_relative_to(run.absolute()):
+        elsewhere = []
+    else:
+        elsewhere = ["--incidents", str(incident.folder.parent)]
     again = shlex.join(["spiketriage", "freeze", str(run), *elsewhere])
     raise RefusedError(
         f"{incident.id}: its freeze did not finish, so its evidence is incomplete", hint=again
@@ -114,11 +113,12 @@ def frozen_generations(
     dossier: Dossier, incident_folder: Path, settings: RunSettings
 ) -> tuple[GenerationFacts, ...]:
     """The generations as freeze and hash measured them, ascending."""
-    found = [
-        generation_facts(measured_from_fact(key, value), incident_folder, settings)
-        for key, value in dossier.facts.items()
-        if key.startswith(GENERATION_FACT)
-    ]
+    found = []
+    for key, value in dossier.facts.items():
+        if key.startswith(GENERATION_FACT):
+            found.append(
+                generation_facts(measured_from_fact(key, value), incident_folder, settings)
+            )
     return tuple(sorted(found, key=lambda one: (-1 if one.step is None else one.step, one.name)))
 
 
@@ -139,7 +139,9 @@ def generation_path(incident_folder: Path, settings: RunSettings, name: str) -> 
     """Where a generation can be read: in the run, else where it is pinned."""
     source = settings.checkpoints / name
     link = layout.pinned(incident_folder, settings.run, source)
-    return link if link.is_dir() and not source.exists() else source
+    if link.is_dir() and not source.exists():
+        return link
+    return source
 
 
 def frozen_manifest(incident_folder: Path, generation: str) -> Manifest | None:

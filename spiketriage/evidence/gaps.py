@@ -30,7 +30,10 @@ def lost_index(settings: RunSettings, manifests: Iterable[Manifest | None]) -> s
     if not told:
         return ""
     newest = max(told, key=lambda manifest: manifest.step)
-    names = "manifest names" if len(told) == 1 else "manifests name"
+    if len(told) == 1:
+        names = "manifest names"
+    else:
+        names = "manifests name"
     return f"is missing; {len(told)} {names} its digest, the newest {newest.index_digest}"
 
 
@@ -54,11 +57,15 @@ def damage(generation: GenerationFacts) -> str:
     """What is wrong with the files of a finished generation; ranks that disagree are no damage."""
     if unfinished(generation):
         return ""
-    disagree = (
-        set(rank_disagreements(generation.manifest)) if generation.manifest is not None else set()
-    )
+    if generation.manifest is not None:
+        disagree = set(rank_disagreements(generation.manifest))
+    else:
+        disagree = set()
     told = [within(generation, one) for one in generation.problems if one not in disagree]
-    more = f" (and {len(told) - MAX_NAMED} more)" if len(told) > MAX_NAMED else ""
+    if len(told) > MAX_NAMED:
+        more = f" (and {len(told) - MAX_NAMED} more)"
+    else:
+        more = ""
     return "; ".join(told[:MAX_NAMED]) + more
 
 
@@ -84,5 +91,8 @@ def telemetry_gaps(settings: RunSettings, telemetry: Telemetry) -> Iterator[tupl
 def counted_unfinished(generations: Sequence[GenerationFacts]) -> str:
     """`2 unfinished generations (step-000240, step-000260)`."""
     names = [one.name for one in generations]
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    if len(names) > MAX_NAMED:
+        more = f" and {len(names) - MAX_NAMED} more"
+    else:
+        more = ""
     return f"{counted(len(names), 'unfinished generation')} ({', '.join(names[:MAX_NAMED])}{more})"

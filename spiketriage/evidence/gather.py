@@ -101,7 +101,10 @@ def _one_child(
         _send(child.stdin, job)
         current = str(job["collectors"][0])
         while True:
-            patience_s = _TIMEOUTS_S[current] if timeout_s is None else timeout_s
+            if timeout_s is None:
+                patience_s = _TIMEOUTS_S[current]
+            else:
+                patience_s = timeout_s
             try:
                 line = lines.get(timeout=patience_s)
             except queue.Empty:
@@ -115,7 +118,9 @@ def _one_child(
         code = child.wait()
         readers[1].join(timeout=1)
         last = b"".join(talk).decode(errors="replace").strip().rpartition("\n")[2]
-        return f"its process ended with {code}: {last}" if code else ""
+        if code:
+            return f"its process ended with {code}: {last}"
+        return ""
     finally:
         child.kill()
         child.wait()

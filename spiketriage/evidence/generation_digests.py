@@ -61,13 +61,18 @@ class _Difference:
         told = next(
             (text for text in self.generation.problems if f"/{self.path}: digest" in text), ""
         )
-        tensor = f" {told[told.index('(tensor') :]}" if "(tensor" in told else ""
+        if "(tensor" in told:
+            tensor = f" {told[told.index('(tensor') :]}"
+        else:
+            tensor = ""
         return f"{where}: {self.note}expected {self.expected}, found {self.seen}{tensor}"
 
     @property
     def name(self) -> str:
         """The generation, and the file where it is told apart."""
-        return f"{self.generation.name}/{self.path}" if self.path else self.generation.name
+        if self.path:
+            return f"{self.generation.name}/{self.path}"
+        return self.generation.name
 
 
 def examine_generations(
@@ -122,12 +127,13 @@ def _with_changes(
     generation: GenerationFacts, differences: Sequence[_Difference]
 ) -> GenerationFacts:
     """A generation of other people's layout that is no longer what was frozen must not be replayed from."""
-    changed = [
-        f"{one.file}: {one.note}expected {one.expected}, found {one.seen}"
-        for one in differences
-        if one.note and one.generation.name == generation.name
-    ]
-    return replace(generation, problems=(*generation.problems, *changed)) if changed else generation
+    changed = []
+    for one in differences:
+        if one.note and one.generation.name == generation.name:
+            changed.append(f"{one.file}: {one.note}expected {one.expected}, found {one.seen}")
+    if changed:
+        return replace(generation, problems=(*generation.problems, *changed))
+    return generation
 
 
 def _against_the_freeze(
@@ -168,10 +174,11 @@ def _deleted(
 
 def _foreign(generation: GenerationFacts, frozen: GenerationFacts | None) -> list[_Difference]:
     """Damage that the layout itself shows, then files that are not what they were when they were frozen."""
-    found = [
-        _Difference(generation=generation, path="", expected="", seen="", told=problem)
-        for problem in generation.problems
-    ]
+    found = []
+    for problem in generation.problems:
+        found.append(
+            _Difference(generation=generation, path="", expected="", seen="", told=problem)
+        )
     before = frozen.file_digests if frozen is not None else {}
     for path, expected in before.items():
         seen = generation.file_digests.get(path, "nothing that can be read")

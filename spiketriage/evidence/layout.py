@@ -29,13 +29,18 @@ def payload(incident_folder: Path) -> Path:
 
 def pinned(incident_folder: Path, run: Path, source: Path) -> Path:
     """Where `source` is pinned by a hard link."""
-    relative = source.relative_to(run) if source.is_relative_to(run) else Path(source.name)
+    if source.is_relative_to(run):
+        relative = source.relative_to(run)
+    else:
+        relative = Path(source.name)
     return incident_folder / EVIDENCE / PINNED / relative
 
 
 def artifact_path(run: Path, source: Path) -> str:
     """How an artifact is named: relative to the run where it lies in it."""
-    return source.relative_to(run).as_posix() if source.is_relative_to(run) else str(source)
+    if source.is_relative_to(run):
+        return source.relative_to(run).as_posix()
+    return str(source)
 
 
 def copy_name(settings: RunSettings, kind: str, source: Path) -> str | None:

@@ -78,10 +78,11 @@ def _ranks(telemetry: Telemetry, step: int) -> str:
 
 def row_at(telemetry: Telemetry, step: int) -> detect.Row:
     """Production at a step as a detector is fed it; what no rank recorded is None."""
-    values: dict[str, Any] = {
-        name: _value(telemetry, step, metric) if _is_logged(telemetry, step, metric) else None
-        for name, metric in _METRICS.items()
-    }
+    values: dict[str, Any] = {}
+    for name, metric in _METRICS.items():
+        values[name] = (
+            _value(telemetry, step, metric) if _is_logged(telemetry, step, metric) else None
+        )
     attention = _attention_max(telemetry, step)
     return detect.Row(
         step=step, attention_max=None if math.isnan(attention) else attention, **values
@@ -138,12 +139,12 @@ def _not_logged(telemetry: Telemetry) -> dict[str, frozenset[int]]:
     """
     if any(segment.identity is not None for segment in telemetry.segments):
         return {}  # our recorder writes every metric at every step: one that vanishes is an anomaly
-    return {
-        column: frozenset(
+    result: dict[str, frozenset[int]] = {}
+    for column, name in _METRICS.items():
+        result[column] = frozenset(
             at for at, step in enumerate(telemetry.steps) if not _is_logged(telemetry, step, name)
         )
-        for column, name in _METRICS.items()
-    }
+    return result
 
 
 def _is_logged(telemetry: Telemetry, step: int, name: str) -> bool:
@@ -155,7 +156,9 @@ def _trace(telemetry: Telemetry, points: list[StepPoint]) -> detect.Trace:
     def point(name: str) -> detect.Array:
         values = np.array([getattr(point, name) for point in points], dtype=np.float64)
         # A harness may not record a value at all, which is no anomaly; one that vanishes is.
-        return np.ones_like(values) if values.size and np.isnan(values).all() else values
+        if values.size and np.isnan(values).all():
+            return np.ones_like(values)
+        return values
 
     def metric(name: str) -> detect.Array:
         return np.array(

@@ -42,11 +42,10 @@ def secure(incident_folder: Path, run: Path, file: InPlace, *, pin: bool) -> Art
     try:
         found = file.source.stat()
     except OSError as error:
-        why = (
-            "is missing"
-            if isinstance(error, FileNotFoundError)
-            else f"cannot be read: {error.strerror}"
-        )
+        if isinstance(error, FileNotFoundError):
+            why = "is missing"
+        else:
+            why = f"cannot be read: {error.strerror}"
         return replace(missing(path, file.kind, why), expected=file.expected)
     artifact = Artifact(
         path=path,

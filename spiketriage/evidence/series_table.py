@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiketriage.evidence.telemetry_table import BUCKET_STEPS, FEW_ROWS, Table, column_names
-from spiketriage.nouns.telemetry import Floats, Integers, Series
+from spiketriage.nouns.series import Floats, Integers, Series
 
 Flags = NDArray[np.bool_]
 
@@ -32,7 +32,10 @@ class _Line:
     def part(self, start: int, end: int | None) -> _Line:
         """Its points from the step `start` up to `end`."""
         first = int(np.searchsorted(self.steps, start))
-        last = self.steps.size if end is None else int(np.searchsorted(self.steps, end))
+        if end is None:
+            last = self.steps.size
+        else:
+            last = int(np.searchsorted(self.steps, end))
         return _Line(
             steps=self.steps[first:last],
             values=self.values[first:last],
@@ -86,10 +89,10 @@ def _origins(series: Iterable[Series]) -> dict[_Origin, dict[str, _Line]]:
             found[_Origin(source=one.source, attempt=one.attempt, rank=one.rank)][one.name].append(
                 one
             )
-    return {
-        origin: {name: _line(same) for name, same in lines.items()}
-        for origin, lines in found.items()
-    }
+    result: dict[_Origin, dict[str, _Line]] = {}
+    for origin, lines in found.items():
+        result[origin] = {name: _line(same) for name, same in lines.items()}
+    return result
 
 
 def _line(series: Sequence[Series]) -> _Line:
@@ -108,7 +111,9 @@ def _line(series: Sequence[Series]) -> _Line:
 
 
 def _joined(arrays: Sequence[Any]) -> Any:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate(arrays)
 
 
 def _starts(lines: Sequence[_Line]) -> list[int]:

@@ -79,7 +79,10 @@ def examine_data(
     """Test the index first; only one that is itself beyond doubt may testify about the shards."""
     if settings.data_index is None:
         lost = gaps.lost_index(settings, (one.manifest for one in generations))
-        reason = f"{gaps.DEFAULT_INDEX} {lost}" if lost else "the run names no data index"
+        if lost:
+            reason = f"{gaps.DEFAULT_INDEX} {lost}"
+        else:
+            reason = "the run names no data index"
         return _untested(untestable(IDENTITY, reason), reason, (reason,) if lost else ())
     path = layout.payload(incident_folder) / layout.INDEX
     gap = next(
@@ -95,7 +98,10 @@ def examine_data(
         index = read_index(path)
     except EvidenceError as error:
         reason = f"the index cannot be believed: {error.message}"
-        known = identity if path.is_file() else untestable(IDENTITY, reason)
+        if path.is_file():
+            known = identity
+        else:
+            known = untestable(IDENTITY, reason)
         return _untested(known, reason, (reason,))
     if identity.outcome == "differs":
         return _untested(
@@ -211,11 +217,10 @@ def _examine_shard(
     )
     if facts.digest == entry.digest and not differing:
         return
-    what = (
-        f"{counted(len(differing), 'document')} ({listed(differing)})"
-        if differing
-        else "no document"
-    )
+    if differing:
+        what = f"{counted(len(differing), 'document')} ({listed(differing)})"
+    else:
+        what = "no document"
     size = ""
     if facts.size_bytes != entry.size_bytes:
         size = f"; expected {entry.size_bytes} bytes, found {facts.size_bytes}"
@@ -231,7 +236,10 @@ def _examine_shard(
 
 def _consumed(incident_folder: Path, dossier: Dossier) -> frozenset[str]:
     """Documents of the suspect step, which a finding names first."""
-    suspect = dossier.anchors.suspect if dossier.anchors is not None else None
+    if dossier.anchors is not None:
+        suspect = dossier.anchors.suspect
+    else:
+        suspect = None
     if suspect is None:
         return frozenset()
     try:
@@ -239,7 +247,12 @@ def _consumed(incident_folder: Path, dossier: Dossier) -> frozenset[str]:
     except EvidenceError:
         return frozenset()
     records = (telemetry.at(rank, suspect) for rank in telemetry.ranks)
-    return frozenset(name for record in records if record is not None for name in record.content)
+    result: list[str] = []
+    for record in records:
+        if record is not None:
+            for name in record.content:
+                result.append(name)
+    return frozenset(result)
 
 
 def _summary(ranked: Sequence[_Difference]) -> str:
@@ -249,7 +262,10 @@ def _summary(ranked: Sequence[_Difference]) -> str:
     what = f"{counted(num_documents, 'document')} in {counted(num_shards, 'shard')}"
     if not num_documents:
         what = f"{counted(num_shards, 'shard')}, between documents,"
-    differ = "differs" if max(num_documents, num_shards) == 1 else "differ"
+    if max(num_documents, num_shards) == 1:
+        differ = "differs"
+    else:
+        differ = "differ"
     names = [
         " ".join(part for part in (Path(one.path).name, one.document) if part) for one in ranked
     ]
@@ -263,7 +279,10 @@ def _finding(shards: _Shards, index: DataIndex) -> Finding:
         used = sorted(
             {one.document for one in shards.differences if one.document} & shards.consumed
         )
-        note = f"; the suspect step consumed {len(used)} of them" if used else ""
+        if used:
+            note = f"; the suspect step consumed {len(used)} of them"
+        else:
+            note = ""
         return Finding(
             name=SHARDS,
             outcome="differs",

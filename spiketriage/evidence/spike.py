@@ -35,4 +35,6 @@ def spike_of(dossier: Dossier) -> Spike:
 
 
 def _step(text: str) -> int | None:
-    return None if text == "None" else int(text)
+    if text == "None":
+        return None
+    return int(text)

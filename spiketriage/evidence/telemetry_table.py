@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from spiketriage.nouns.telemetry import Integers, StepRecord
+from spiketriage.nouns.series import Integers
+from spiketriage.nouns.telemetry import StepRecord
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 
 Table = Any  # of pyarrow, which only its callers load
@@ -146,11 +147,10 @@ def _row_groups(table: Table) -> Iterator[tuple[int, int]]:
     while start < table.num_rows:
         limit = start + ROW_GROUP_ROWS
         position = int(np.searchsorted(ends, limit, side="right")) - 1
-        end = (
-            int(ends[position])
-            if position >= 0 and ends[position] > start
-            else min(limit, table.num_rows)
-        )
+        if position >= 0 and ends[position] > start:
+            end = int(ends[position])
+        else:
+            end = min(limit, table.num_rows)
         yield start, end
         start = end
 
@@ -193,8 +193,7 @@ def _table(
         "wall_time_s": pa.array([record.wall_time_s for record in records], pa.float64()),
         "num_nonfinite": pa.array([len(record.nonfinite) for record in records], pa.int64()),
     }
-    metrics = {
-        column: pa.array([record.metrics.get(metric) for record in records], pa.float64())
-        for metric, column in columns.items()
-    }
+    metrics = {}
+    for metric, column in columns.items():
+        metrics[column] = pa.array([record.metrics.get(metric) for record in records], pa.float64())
     return pa.table({**keys, **metrics})

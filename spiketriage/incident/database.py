@@ -151,10 +151,11 @@ def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row
     if not rows:
         return
     schema = connection.sql(f"SELECT * FROM {table} LIMIT 0").to_arrow_table().schema
-    plain = [
-        {name: list(v.items()) if isinstance(v, dict) else v for name, v in row.items()}
-        for row in rows
-    ]
+    plain = []
+    for row in rows:
+        plain.append(
+            {name: list(v.items()) if isinstance(v, dict) else v for name, v in row.items()}
+        )
     connection.register("incoming", pa.Table.from_pylist(plain, schema=schema))
     connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming")
     connection.unregister("incoming")
@@ -199,7 +200,10 @@ def _written(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             connection.close()
     except duckdb.Error as error:
         if any(words in str(error) for words in _FULL_WORDS):
-            folder = path.parent.parent if path.parent.name.startswith(SWAP_PREFIX) else path.parent
+            if path.parent.name.startswith(SWAP_PREFIX):
+                folder = path.parent.parent
+            else:
+                folder = path.parent
             size_bytes = path.stat().st_size if path.exists() else 0
             raise disk_full(folder, max(NEW_BYTES, size_bytes)) from error
         raise EvidenceError(f"{path}: cannot be written: {_first_line(error)}") from error

@@ -163,11 +163,10 @@ def _busy(path: Path, holder: Holder | None) -> BusyError:
         return BusyError(
             f"{path}: the lease is held by a process that left no readable name", hint=f"cat {path}"
         )
-    look = (
-        f"ps -p {holder.pid}"
-        if holder.host == socket.gethostname()
-        else f"ssh {holder.host} ps -p {holder.pid}"
-    )
+    if holder.host == socket.gethostname():
+        look = f"ps -p {holder.pid}"
+    else:
+        look = f"ssh {holder.host} ps -p {holder.pid}"
     return BusyError(
         f"{path.parent.name}: held by process {holder.pid} of {holder.who} on host {holder.host} "
         f"since {holder.since}: {holder.command}",
@@ -211,4 +210,6 @@ def _started_ticks(pid: int) -> int:
     except OSError:
         return 0
     state, *rest = text.rpartition(")")[2].split()
-    return 0 if state in "ZX" else int(rest[18])
+    if state in "ZX":
+        return 0
+    return int(rest[18])

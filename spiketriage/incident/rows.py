@@ -113,7 +113,9 @@ def first_broken(rows: Iterable[Row]) -> int | None:
 def _spelled(value: float) -> str:
     if math.isnan(value):
         return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
+    if value > 0:
+        return "Infinity"
+    return "-Infinity"
 
 
 def _plain(value: Cell) -> Cell:
@@ -136,15 +138,14 @@ def _plain(value: Cell) -> Cell:
 
 def _thawed(value: Cell) -> Cell:
     if isinstance(value, str):
-        return (
-            _ESCAPED_BYTE.sub(lambda found: chr(int(found[1], 16)), value)
-            if "\\udc" in value
-            else value
-        )
+        if "\\udc" in value:
+            return _ESCAPED_BYTE.sub(lambda found: chr(int(found[1], 16)), value)
+        return value
     if not isinstance(value, list):
         return value
     if value and isinstance(value[0], dict):
-        return tuple(
-            CauseView(**{name: _thawed(item) for name, item in view.items()}) for view in value
-        )
+        result = []
+        for view in value:
+            result.append(CauseView(**{name: _thawed(item) for name, item in view.items()}))
+        return tuple(result)
     return tuple(_thawed(item) for item in value)

@@ -204,7 +204,10 @@ class Session:
 
         def write(connection: duckdb.DuckDBPyConnection) -> None:
             before = next(iter(database.journal_rows(connection, newest=1)), None)
-            command = (before.number if before else 0) + 1 if self._journal else 0
+            if self._journal:
+                command = (before.number if before else 0) + 1
+            else:
+                command = 0
             for table, rows in self._buffer.items():
                 _append(connection, table, rows, command)
             if row is not None:
@@ -229,8 +232,12 @@ def _exit_code(error: BaseException) -> int:
     if isinstance(error, SpiketriageError):
         return error.exit_code
     if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
-    return 130 if isinstance(error, KeyboardInterrupt) else 70
+        if isinstance(error.code, int):
+            return error.code
+        return int(error.code is not None)
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return 70
 
 
 def _who() -> str:

@@ -47,13 +47,12 @@ class Incident:
         """
         try:
             with database.reading(self.folder) as connection:
-                read: dict[str, list[Any]] = {
-                    table: [
+                read: dict[str, list[Any]] = {}
+                for table, record in TABLES.items():
+                    read[table] = [
                         unpack(record, row)
                         for row in database.select(connection, f"FROM latest_{table}")
                     ]
-                    for table, record in TABLES.items()
-                }
                 journal = database.journal_rows(connection)
         except (KeyError, TypeError, ValueError) as error:
             raise EvidenceError(
@@ -79,7 +78,9 @@ class Incident:
 
 def incidents_folder(run: Path, incidents: Path | None) -> Path:
     """Where the incidents of `run` lie."""
-    return run / ".spiketriage" / "incidents" if incidents is None else incidents
+    if incidents is None:
+        return run / ".spiketriage" / "incidents"
+    return incidents
 
 
 def create(
@@ -125,7 +126,10 @@ def find(run: Path, *, incidents: Path | None, wanted: str | None) -> Incident:
     names = _names(parent)
     fitting = [name for name in names if wanted is None or name.startswith(wanted)]
     if not fitting:
-        what = "no incident" if wanted is None else f"no incident whose name begins with {wanted!r}"
+        if wanted is None:
+            what = "no incident"
+        else:
+            what = f"no incident whose name begins with {wanted!r}"
         known = f"; there are {', '.join(names)}" if names else ""
         raise RefusedError(f"{parent}: {what}{known}", hint=_hint(names, run, incidents))
     if wanted in fitting:
@@ -138,13 +142,14 @@ def find(run: Path, *, incidents: Path | None, wanted: str | None) -> Incident:
 
 
 def _hint(names: Sequence[str], run: Path, incidents: Path | None) -> str:
-    elsewhere = [] if incidents is None else ["--incidents", str(incidents)]
+    if incidents is None:
+        elsewhere = []
+    else:
+        elsewhere = ["--incidents", str(incidents)]
     place = shlex.join([str(run), *elsewhere])
-    return (
-        f"spiketriage status {place} --incident {shlex.quote(names[-1])}"
-        if names
-        else f"spiketriage freeze {place}"
-    )
+    if names:
+        return f"spiketriage status {place} --incident {shlex.quote(names[-1])}"
+    return f"spiketriage freeze {place}"
 
 
 def _names(parent: Path) -> list[str]:

@@ -189,7 +189,9 @@ class CheckpointFacts:
 
         Where they do not, the first one's (by convention the name's).
         """
-        return self.stated_steps[0].step if self.stated_steps else None
+        if self.stated_steps:
+            return self.stated_steps[0].step
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 Severity = Literal["fatal", "error", "warning", "info"]
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class Link(NamedTuple):
@@ -134,42 +129,6 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """One metric of one rank and attempt.
-
-    `steps` and `values` are 1-D and equally long, in the order of the source.
-
-    `name` is of `wire.chain.METRICS` where that is known, else as written. Values that a log hides
-    (a missing key, a filtered zero) are NaN here, and `reasons` says why by position. `trusted` is
-    False when the source cannot show what it claims to; `trust` is the reason, either way.
-    """
-
-    source: str
-    name: str
-    written_as: str
-    attempt: int
-    rank: int | None
-    steps: Integers
-    values: Floats
-    times_s: Floats | None = None
-    reasons: Mapping[int, str] = field(default_factory=dict)
-    trusted: bool = True
-    trust: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rollback:
-    """A restart that went back.
-
-    The attempt that begins, the last step before it, the first step of it.
-    """
-
-    attempt: int
-    last_step: int
-    first_step: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One thing that a log or a device reported.
 
@@ -188,26 +147,6 @@ class Event:
     rank: int | None = None
     step: int | None = None
     code: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFacts:
-    """One telemetry source.
-
-    `num_near_misses` are lines that look like the format's but could not be read.
-    """
-
-    format: str
-    path: Path
-    series: tuple[Series, ...]
-    rollbacks: tuple[Rollback, ...] = ()
-    events: tuple[Event, ...] = ()
-    identity: Mapping[str, str] = field(default_factory=dict)
-    num_lines: int = 0
-    num_matched: int = 0
-    num_near_misses: int = 0
-    problems: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,9 @@ class Triaged:
     def cause(self) -> str | None:
         """The cause named, if any."""
         named = self.envelope["data"].get("cause")
-        return None if named is None else str(named)
+        if named is None:
+            return None
+        return str(named)
 
 
 def triage(run: Path) -> Triaged:

@@ -58,10 +58,10 @@ def kinds() -> Mapping[Kind, tuple[Format, ...]]:
     """Every format that can be read, by kind, in order of precedence."""
     # Fifty readers, imported when they are asked for: the runs of our own recorder need none of
     # them.
-    from spiketriage.readers.checkpoints.formats import LAYOUTS  # noqa: PLC0415
-    from spiketriage.readers.data.stores import STORES  # noqa: PLC0415
-    from spiketriage.readers.events.sources import SOURCES  # noqa: PLC0415
-    from spiketriage.readers.telemetry.formats import FORMATS  # noqa: PLC0415
+    from spiketriage.readers.checkpoints.formats import LAYOUTS
+    from spiketriage.readers.data.stores import STORES
+    from spiketriage.readers.events.sources import SOURCES
+    from spiketriage.readers.telemetry.formats import FORMATS
 
     return {"checkpoint": LAYOUTS, "telemetry": FORMATS, "events": SOURCES, "data": STORES}
 
@@ -171,7 +171,9 @@ def _best_format(path: Path) -> Format | None:
         found = claims_on(look(path))
     except EvidenceError:
         return None
-    return found[0].format if found and found[0].confidence >= CONVINCED else None
+    if found and found[0].confidence >= CONVINCED:
+        return found[0].format
+    return None
 
 
 def _is_covered(claim: Claim, outer: tuple[Claim, ...]) -> bool:

@@ -122,4 +122,6 @@ def best(formats: Iterable[F], seen: Look) -> tuple[F, float] | None:
     """The format that is surest of `seen`, with its confidence; the earlier one wins a tie."""
     claimed = [(one, one.claims(seen)) for one in formats]
     told = max(claimed, key=lambda pair: pair[1], default=None)
-    return told if told is not None and told[1] > 0 else None
+    if told is not None and told[1] > 0:
+        return told
+    return None

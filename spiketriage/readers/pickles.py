@@ -160,7 +160,9 @@ def attribute(value: object, name: str, default: Any = None) -> Any:
             if isinstance(part, _MAPPINGS) and name in part:
                 return part[name]
         return default
-    return value.get(name, default) if isinstance(value, _MAPPINGS) else default
+    if isinstance(value, _MAPPINGS):
+        return value.get(name, default)
+    return default
 
 
 def children(value: Any) -> Iterator[tuple[str, Any]]:
@@ -198,7 +200,9 @@ def key_text(key: object) -> str:
     small = (
         isinstance(key, int) and -(1 << 64) < key < 1 << 64
     )  # the text of a huge one is refused by the language
-    return str(key) if small or isinstance(key, float) else f"<{type(key).__name__}>"
+    if small or isinstance(key, float):
+        return str(key)
+    return f"<{type(key).__name__}>"
 
 
 def walk(
@@ -273,19 +277,21 @@ class _Call:
 
 
 def _encoded(text: object, encoding: object = "", *rest: object) -> object:
-    return (
-        text.encode("latin-1")
-        if isinstance(text, str) and encoding == "latin1" and not rest
-        else b""
-    )
+    if isinstance(text, str) and encoding == "latin1" and not rest:
+        return text.encode("latin-1")
+    return b""
 
 
 def _raw(value: object = b"", *rest: object) -> object:
-    return value if isinstance(value, bytes) else _encoded(value, "latin1")
+    if isinstance(value, bytes):
+        return value
+    return _encoded(value, "latin1")
 
 
 def _reconstructed(cls: object, *rest: object) -> object:
-    return cls() if isinstance(cls, type) and issubclass(cls, (Stub, _Ordered)) else Stub()
+    if isinstance(cls, type) and issubclass(cls, (Stub, _Ordered)):
+        return cls()
+    return Stub()
 
 
 @lru_cache(maxsize=4096)
@@ -323,7 +329,9 @@ class _Unpickler(pickle.Unpickler):
         if known is not None:
             return known
         allowed = _ALLOWED.get(qualified)
-        return _stub_class(qualified) if allowed is None else allowed
+        if allowed is None:
+            return _stub_class(qualified)
+        return allowed
 
     def persistent_load(self, pid: Any) -> Any:
         """What the caller makes of a persistent id."""

@@ -81,7 +81,9 @@ def read_settings(run: Path) -> RunSettings:
     run = run.absolute()
     path = run / FILE_NAME
     data = _read(run, path)
-    return _found(run) if data is None else _absolute(run, _parse(path, data))
+    if data is None:
+        return _found(run)
+    return _absolute(run, _parse(path, data))
 
 
 def _found(run: Path) -> RunSettings:
@@ -91,11 +93,10 @@ def _found(run: Path) -> RunSettings:
     """
     found = discover(run)
     if not found.of("checkpoint") and not found.of("telemetry"):
-        seen = (
-            f"{len(found.claims)} other known files"
-            if found.claims
-            else "nothing of a known format"
-        )
+        if found.claims:
+            seen = f"{len(found.claims)} other known files"
+        else:
+            seen = "nothing of a known format"
         message = (
             f"{run}: is not a run folder: expected {FILE_NAME}, or a checkpoint or a log "
             "of a known format in it, "
@@ -164,8 +165,12 @@ def _absolute(run: Path, file: _File) -> RunSettings:
     def optional(stated: str | None, default: str) -> Path | None:
         # A default that is absent is not an error; a stated path is, and its reader will say so.
         if stated is None:
-            return run / default if _is_there(run / default) else None
-        return run / stated if stated else None
+            if _is_there(run / default):
+                return run / default
+            return None
+        if stated:
+            return run / stated
+        return None
 
     return RunSettings(
         run=run,

@@ -36,11 +36,9 @@ class Axis:
 
     def ticks(self, wanted: int) -> tuple[float, ...]:
         """Round values inside the axis, about `wanted` of them."""
-        return (
-            _log_ticks(self.low, self.high, wanted)
-            if self.log
-            else _linear_ticks(self.low, self.high, wanted)
-        )
+        if self.log:
+            return _log_ticks(self.low, self.high, wanted)
+        return _linear_ticks(self.low, self.high, wanted)
 
 
 def step_axis(first: int, last: int, start: float, end: float) -> Axis:
@@ -72,9 +70,10 @@ def _linear_ticks(low: float, high: float, wanted: int) -> tuple[float, ...]:
     power = 10.0 ** math.floor(math.log10(raw))
     gap = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
     first = math.ceil(low / gap - 1e-9)
-    return tuple(
-        round(index * gap, 12) for index in range(first, math.floor(high / gap + 1e-9) + 1)
-    )
+    result: list[float] = []
+    for index in range(first, math.floor(high / gap + 1e-9) + 1):
+        result.append(round(index * gap, 12))
+    return tuple(result)
 
 
 def _log_ticks(low: float, high: float, wanted: int) -> tuple[float, ...]:
@@ -86,4 +85,6 @@ def _log_ticks(low: float, high: float, wanted: int) -> tuple[float, ...]:
         return tuple(decades)
     fine = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
     inside = tuple(value for value in fine if low <= value <= high)
-    return inside if len(inside) >= 2 else _linear_ticks(low, high, wanted)
+    if len(inside) >= 2:
+        return inside
+    return _linear_ticks(low, high, wanted)

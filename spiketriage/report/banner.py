@@ -66,7 +66,10 @@ def _cause(verdict: Verdict | None) -> str:
 
 def _not_tested(verdict: Verdict | None) -> tuple[str, ...]:
     """What was not tested; a section of its own has the whole list where that is long."""
-    names = tuple(words.plain(item) for item in verdict.not_tested) if verdict else ()
+    if verdict:
+        names = tuple(words.plain(item) for item in verdict.not_tested)
+    else:
+        names = ()
     if len(names) <= MAX_UNTESTED:
         return names
     return (
@@ -76,11 +79,19 @@ def _not_tested(verdict: Verdict | None) -> tuple[str, ...]:
 
 
 def _where(dossier: Dossier) -> str:
-    at = words.place(dossier.verdict.where) if dossier.verdict else ""
+    if dossier.verdict:
+        at = words.place(dossier.verdict.where)
+    else:
+        at = ""
     if at:
         return at
-    suspect = dossier.anchors.suspect if dossier.anchors else None
-    return "–" if suspect is None else f"step {suspect}"
+    if dossier.anchors:
+        suspect = dossier.anchors.suspect
+    else:
+        suspect = None
+    if suspect is None:
+        return "–"
+    return f"step {suspect}"
 
 
 def _happened(dossier: Dossier) -> str:
@@ -97,7 +108,10 @@ def _happened(dossier: Dossier) -> str:
             f"No step is suspect among {words.count(len(dossier.steps), 'recorded point')}. "
             f"{reason}"
         )
-    onset = "" if anchors.onset in (None, anchors.suspect) else f", onset at step {anchors.onset}"
+    if anchors.onset in (None, anchors.suspect):
+        onset = ""
+    else:
+        onset = f", onset at step {anchors.onset}"
     return f"Step {anchors.suspect} is suspect{onset}: {reason}"
 
 
@@ -127,16 +141,19 @@ def _besides(dossier: Dossier) -> str:
 def _basis(dossier: Dossier) -> str:
     verdict, anchors = dossier.verdict, dossier.anchors
     good = anchors.known_good if anchors else None
-    executed = (
-        verdict.steps_executed if verdict else sum(row.num_steps_executed for row in dossier.trials)
-    )
-    start = f"Known good is {words.plain(good)}" if good else "No known-good generation is selected"
+    if verdict:
+        executed = verdict.steps_executed
+    else:
+        executed = sum(row.num_steps_executed for row in dossier.trials)
+    if good:
+        start = f"Known good is {words.plain(good)}"
+    else:
+        start = "No known-good generation is selected"
     untested = len(verdict.not_tested) if verdict else 0
-    tail = (
-        f"{words.count(untested, 'item')} left untested"
-        if verdict
-        else "every cause still untested"
-    )
+    if verdict:
+        tail = f"{words.count(untested, 'item')} left untested"
+    else:
+        tail = "every cause still untested"
     num_findings = words.count(len(dossier.findings), "finding")
     return (
         f"{start}; this rests on {num_findings} and {words.count(executed, 'executed step')}, "

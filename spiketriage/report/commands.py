@@ -64,7 +64,9 @@ def told(journal: tuple[JournalRow, ...]) -> tuple[JournalRow, ...]:
 def chain_head(journal: tuple[JournalRow, ...]) -> str:
     """Digest of the last row that the report shows; empty before the first."""
     rows = told(journal)
-    return rows[-1].digest if rows else ""
+    if rows:
+        return rows[-1].digest
+    return ""
 
 
 def command(dossier: Dossier, name: str) -> str:
@@ -73,7 +75,8 @@ def command(dossier: Dossier, name: str) -> str:
     words = ["spiketriage", name]
     if run.startswith("/"):
         words.append(shlex.quote(run))
-    if elsewhere := dossier.facts.get("incidents", ""):
+    elsewhere = dossier.facts.get("incidents", "")
+    if elsewhere:
         words += ["--incidents", shlex.quote(elsewhere)]
     if name not in {"freeze", "triage"} and dossier.incident:
         words += ["--incident", shlex.quote(dossier.incident)]
@@ -86,7 +89,9 @@ def next_command(dossier: Dossier) -> str:
     With a verdict, what follows from it.
     """
     step = next_step(dossier)
-    return step if step.startswith("spiketriage ") else command(dossier, step)
+    if step.startswith("spiketriage "):
+        return step
+    return command(dossier, step)
 
 
 def next_step(dossier: Dossier) -> str:
@@ -97,10 +102,14 @@ def next_step(dossier: Dossier) -> str:
     if not dossier.findings:
         return "check"
     if verdict is None:
-        return "bisect" if dossier.trials or dossier.facts.get(HARNESS) == "" else "replay"
+        if dossier.trials or dossier.facts.get(HARNESS) == "":
+            return "bisect"
+        return "replay"
     proposal = verdict.next_experiment or ""
     if proposal.startswith("spiketriage "):
         return proposal
     if proposal or verdict.kind == "undetermined":
-        return "branch" if proposal else "bisect"
+        if proposal:
+            return "branch"
+        return "bisect"
     return "verify"

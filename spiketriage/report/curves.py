@@ -48,7 +48,9 @@ def section(dossier: Dossier) -> Section:
 
 
 def _suspect(dossier: Dossier) -> int | None:
-    return dossier.anchors.suspect if dossier.anchors else None
+    if dossier.anchors:
+        return dossier.anchors.suspect
+    return None
 
 
 def _figures(
@@ -62,22 +64,24 @@ def _figures(
         ("loss", "Loss", "nats per token", [p.loss for p in points]),
         ("grad-norm", "Gradient norm", "L2 before clipping", [p.grad_norm for p in points]),
     )
-    return tuple(
-        draw(
-            Curve(
-                name=f"{name}{suffix}",
-                title=f"{title}{around}",
-                unit=unit,
-                marks=marks,
-                log=name == "grad-norm",
-                points=[
-                    Point(step=p.step, value=value, superseded=p.attempt < newest[p.step])
-                    for p, value in zip(points, values, strict=True)
-                ],
+    result: list[Figure] = []
+    for name, title, unit, values in curves:
+        result.append(
+            draw(
+                Curve(
+                    name=f"{name}{suffix}",
+                    title=f"{title}{around}",
+                    unit=unit,
+                    marks=marks,
+                    log=name == "grad-norm",
+                    points=[
+                        Point(step=p.step, value=value, superseded=p.attempt < newest[p.step])
+                        for p, value in zip(points, values, strict=True)
+                    ],
+                )
             )
         )
-        for name, title, unit, values in curves
-    )
+    return tuple(result)
 
 
 def _marks(dossier: Dossier, points: Sequence[StepPoint]) -> tuple[Mark, ...]:
@@ -86,7 +90,10 @@ def _marks(dossier: Dossier, points: Sequence[StepPoint]) -> tuple[Mark, ...]:
     if anchors is not None:
         onset, suspect = anchors.onset, anchors.suspect
         if suspect is not None:
-            label = f"onset and suspect {suspect}" if onset == suspect else f"suspect {suspect}"
+            if onset == suspect:
+                label = f"onset and suspect {suspect}"
+            else:
+                label = f"suspect {suspect}"
             marks.append(Mark(step=suspect, kind="suspect", label=label))
         if onset is not None and onset != suspect:
             marks.append(Mark(step=onset, kind="onset", label=f"onset {onset}"))
@@ -103,7 +110,10 @@ def _marks(dossier: Dossier, points: Sequence[StepPoint]) -> tuple[Mark, ...]:
 
 
 def _outside(dossier: Dossier, points: Sequence[StepPoint]) -> tuple[str, ...]:
-    good = words.generation_step(dossier.anchors.known_good) if dossier.anchors else None
+    if dossier.anchors:
+        good = words.generation_step(dossier.anchors.known_good)
+    else:
+        good = None
     if good is None or points[0].step <= good <= points[-1].step:
         return ()
     side = "before" if good < points[0].step else "after"
@@ -113,7 +123,10 @@ def _outside(dossier: Dossier, points: Sequence[StepPoint]) -> tuple[str, ...]:
 def _table(dossier: Dossier, points: Sequence[StepPoint]) -> Table:
     """List the steps near an anchor, and every one that raised an alarm or is not finite, up to a limit."""
     anchors = dossier.anchors
-    centres = [s for s in (anchors.onset, anchors.suspect) if s is not None] if anchors else []
+    if anchors:
+        centres = [s for s in (anchors.onset, anchors.suspect) if s is not None]
+    else:
+        centres = []
     if not centres:
         centres = [points[-1].step]
     telling = [

@@ -22,10 +22,9 @@ SCHEMA = "spiketriage.report/1"
 
 def render(dossier: Dossier, report: Report) -> str:
     """Whole report as text."""
-    journal = [
-        {name: value for name, value in plain(row).items() if name != "who"}
-        for row in commands.told(dossier.journal)
-    ]
+    journal = []
+    for row in commands.told(dossier.journal):
+        journal.append({name: value for name, value in plain(row).items() if name != "who"})
     document = {
         "schema": SCHEMA,
         "incident": dossier.incident,
@@ -63,12 +62,16 @@ def plain(value: object) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, float):
         return _number(value)
-    return str(value) if isinstance(value, PurePath) else value
+    if isinstance(value, PurePath):
+        return str(value)
+    return value
 
 
 def _number(value: float) -> float | str:
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
-        return "Inf" if value > 0 else "-Inf"
+        if value > 0:
+            return "Inf"
+        return "-Inf"
     return float(value)

@@ -49,8 +49,13 @@ def code(value: str) -> str:
         return text(value)
     longest = max((len(ticks) for ticks in re.findall(r"`+", value)), default=0)
     fence = "`" * (longest + 1)
-    pad = " " if value.startswith("`") or value.endswith("`") else ""
-    return f"{fence}{pad}{value}{pad}{fence}".replace("|", "\\|") if value.strip() else ""
+    if value.startswith("`") or value.endswith("`"):
+        pad = " "
+    else:
+        pad = ""
+    if value.strip():
+        return f"{fence}{pad}{value}{pad}{fence}".replace("|", "\\|")
+    return ""
 
 
 def _banner(banner: Banner) -> Iterable[str]:
@@ -79,7 +84,10 @@ def _banner(banner: Banner) -> Iterable[str]:
 def _section(section: Section) -> Iterable[str]:
     yield from ("", f"## {section.title}")
     if section.missing is not None:
-        fill = f" Fill it with {code(section.missing.command)}." if section.missing.command else ""
+        if section.missing.command:
+            fill = f" Fill it with {code(section.missing.command)}."
+        else:
+            fill = ""
         yield from ("", f"*Missing:* {text(section.missing.what)}{fill}")
     for paragraph in section.paragraphs:
         yield from ("", text(paragraph))
@@ -112,4 +120,6 @@ def _table(table: Table) -> Iterable[str]:
 
 
 def _cell(column: Column, value: str) -> str:
-    return code(value) if column.style == "code" and value != "–" else text(value)
+    if column.style == "code" and value != "–":
+        return code(value)
+    return text(value)

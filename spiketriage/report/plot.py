@@ -100,7 +100,9 @@ def draw(curve: Curve) -> Figure:
 def _n(value: float) -> str:
     """Coordinate as text: two decimals at most, no trailing zeros, no negative zero."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
-    return "0" if text == "-0" else text
+    if text == "-0":
+        return "0"
+    return text
 
 
 def _frame(curve: Curve, across: Axis, up: Axis, rail_y: float) -> Iterable[str]:
@@ -135,7 +137,10 @@ def _frame(curve: Curve, across: Axis, up: Axis, rail_y: float) -> Iterable[str]
         'text-anchor="end">step</text>'
     )
     middle = _n((top + bottom) / 2)
-    scale = f"{curve.unit}, log scale" if curve.log else curve.unit
+    if curve.log:
+        scale = f"{curve.unit}, log scale"
+    else:
+        scale = curve.unit
     yield (
         f'<text class="name" x="14" y="{middle}" text-anchor="middle" '
         f'transform="rotate(-90 14 {middle})">'
@@ -155,14 +160,15 @@ def _path(points: Sequence[Point], across: Axis, up: Axis) -> str:
     steps = [point.step for point in points]
     gaps = [after - before for before, after in pairwise(steps)]
     max_gap = max(1, int(1.5 * median(gaps))) if gaps else 1
-    samples = [
-        Sample(
-            step=p.step,
-            x=across.at(p.step),
-            value=p.value if not up.log or p.value > 0 else math.nan,
+    samples = []
+    for p in points:
+        samples.append(
+            Sample(
+                step=p.step,
+                x=across.at(p.step),
+                value=p.value if not up.log or p.value > 0 else math.nan,
+            )
         )
-        for p in points
-    ]
     pieces = []
     for stretch in runs(samples, max_gap):
         kept = thin(stretch)
@@ -253,11 +259,10 @@ def _legend(curve: Curve, y: float) -> Iterable[str]:
 
 def _describe(curve: Curve, finite: Sequence[float]) -> str:
     steps = [point.step for point in curve.points]
-    spread = (
-        f"{words.number(min(finite))} to {words.number(max(finite))}"
-        if finite
-        else "no finite value"
-    )
+    if finite:
+        spread = f"{words.number(min(finite))} to {words.number(max(finite))}"
+    else:
+        spread = "no finite value"
     lost = words.count(len(curve.points) - len(finite), "nonfinite value")
     marks = "".join(f"; {words.plain(mark.label)}" for mark in curve.marks)
     return f"{curve.title}: steps {min(steps)} to {max(steps)}, {spread}, {lost}{marks}."

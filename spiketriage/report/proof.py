@@ -66,9 +66,10 @@ def evidence(dossier: Dossier) -> Section:
 
 def _remarks(dossier: Dossier) -> tuple[str, ...]:
     """What the recorder left out or lost by its own account, and what a log's reader had to assume."""
-    return tuple(
-        words.plain(note) for note in json.loads(dossier.facts.get("telemetry_notes", "[]"))
-    )
+    result: list[str] = []
+    for note in json.loads(dossier.facts.get("telemetry_notes", "[]")):
+        result.append(words.plain(note))
+    return tuple(result)
 
 
 def _gap(artifact: Artifact) -> str:
@@ -77,13 +78,18 @@ def _gap(artifact: Artifact) -> str:
         return artifact.note or "missing"
     if artifact.expected and artifact.digest and artifact.expected != artifact.digest:
         return f"differs: expected {artifact.expected}"
-    return "" if artifact.digest else "not hashed yet"
+    if artifact.digest:
+        return ""
+    return "not hashed yet"
 
 
 def _artifact(artifact: Artifact) -> Row:
     gap = _gap(artifact)
     note = " · ".join(dict.fromkeys(part for part in (gap, artifact.note) if part))
-    size = "–" if artifact.kept == "missing" else words.size(artifact.size_bytes)
+    if artifact.kept == "missing":
+        size = "–"
+    else:
+        size = words.size(artifact.size_bytes)
     digest = words.plain(artifact.digest) or "–"
     cells = (
         words.plain(artifact.path),
@@ -148,8 +154,14 @@ FINDING_COLUMNS = (
 
 def _finding(finding: Finding) -> Row:
     is_told = finding.magnitude is not None and math.isfinite(finding.magnitude)
-    size = f" (magnitude {words.number(finding.magnitude)})" if is_told else ""
-    context = "" if finding.judged else " — context only, not judged"
+    if is_told:
+        size = f" (magnitude {words.number(finding.magnitude)})"
+    else:
+        size = ""
+    if finding.judged:
+        context = ""
+    else:
+        context = " — context only, not judged"
     cells = (
         *(words.plain(finding.name), finding.outcome, words.place(finding.where) or "–"),
         *(words.plain(finding.expected) or "–", words.finite(words.plain(finding.seen)) or "–"),
@@ -186,12 +198,15 @@ def agreement(dossier: Dossier) -> Section:
 
 
 def _first_difference(findings: tuple[Finding, ...]) -> Finding | None:
-    adverse = [
-        (f.where.step, position(f.where.stage or ""), f.where.rank or 0, index, f)
-        for index, f in enumerate(findings)
-        if f.judged and f.outcome in ("differs", "nonfinite") and f.where.step is not None
-    ]
-    return min(adverse, key=lambda item: item[:4])[4] if adverse else None
+    adverse = []
+    for index, f in enumerate(findings):
+        if f.judged and f.outcome in ("differs", "nonfinite") and f.where.step is not None:
+            adverse.append(
+                (f.where.step, position(f.where.stage or ""), f.where.rank or 0, index, f)
+            )
+    if adverse:
+        return min(adverse, key=lambda item: item[:4])[4]
+    return None
 
 
 def findings(dossier: Dossier) -> Section:
@@ -225,7 +240,10 @@ def experiments(dossier: Dossier) -> Section:
     title = "Experiments"
     if not dossier.trials:
         cannot = dossier.facts.get(HARNESS) == ""
-        why = "the run names no harness" if cannot else "only checks speak"
+        if cannot:
+            why = "the run names no harness"
+        else:
+            why = "only checks speak"
         command = commands.command(dossier, "bisect" if cannot else "replay")
         missing = Missing(what=f"No step has been executed: {why}.", command=command)
         return Section(key="experiments", title=title, missing=missing)
@@ -250,18 +268,16 @@ def experiments(dossier: Dossier) -> Section:
 
 
 def _trial(row: TrialRow, all_findings: tuple[Finding, ...]) -> Row:
-    changed = [
-        f"{name} = {words.plain(value)}"
-        for name, value in sorted(row.factors.items())
-        if name != "state" and DEPLOYED.get(name) != value
-    ]
+    changed = []
+    for name, value in sorted(row.factors.items()):
+        if name != "state" and DEPLOYED.get(name) != value:
+            changed.append(f"{name} = {words.plain(value)}")
     told = [f"{words.plain(f.name)}: {f.outcome}" for f in all_findings if row.key in f.trials]
     result = " · ".join(part for part in (words.plain(row.summary), *told) if part)
-    steps = (
-        f"{row.first_step}–{row.last_step}"
-        if row.last_step != row.first_step
-        else str(row.first_step)
-    )
+    if row.last_step != row.first_step:
+        steps = f"{row.first_step}–{row.last_step}"
+    else:
+        steps = str(row.first_step)
     purpose = (
         f"{words.plain(row.purpose)} ({row.kind}{f', repeat {row.repeat}' if row.repeat else ''})"
     )
@@ -378,10 +394,9 @@ def appendix(dossier: Dossier) -> Section:
     Versions, facts, and the head of the journal's chain.
     """
     rows = commands.told(dossier.journal)
-    facts = [
-        Row(cells=(words.plain(key), words.plain(value)))
-        for key, value in sorted(dossier.facts.items())
-    ]
+    facts = []
+    for key, value in sorted(dossier.facts.items()):
+        facts.append(Row(cells=(words.plain(key), words.plain(value))))
     if rows:
         versions = ", ".join(dict.fromkeys(words.plain(row.version) for row in rows))
         facts.insert(0, Row(cells=("spiketriage version", versions)))

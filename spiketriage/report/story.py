@@ -30,8 +30,14 @@ def impact(dossier: Dossier) -> Section:
         )
         return Section(key="impact", title="Impact", missing=missing)
     rows = [Row(cells=("Steps recorded", _span(dossier)))]
-    suspect = dossier.anchors.suspect if dossier.anchors else None
-    good = words.generation_step(dossier.anchors.known_good) if dossier.anchors else None
+    if dossier.anchors:
+        suspect = dossier.anchors.suspect
+    else:
+        suspect = None
+    if dossier.anchors:
+        good = words.generation_step(dossier.anchors.known_good)
+    else:
+        good = None
     last = max(point.step for point in dossier.steps)
     if suspect is not None:
         rows.append(
@@ -90,7 +96,10 @@ def detection(dossier: Dossier) -> Section:
         )
         spans = _spans(alarms)
         rows = tuple(_alarm(span) for span in spans[:MAX_ALARMS])
-        more = "" if len(spans) <= MAX_ALARMS else f", first {MAX_ALARMS} of {len(spans)}"
+        if len(spans) <= MAX_ALARMS:
+            more = ""
+        else:
+            more = f", first {MAX_ALARMS} of {len(spans)}"
         tables.append(
             Table(caption=f"Alarms raised on the recorded steps{more}", columns=columns, rows=rows)
         )
@@ -121,13 +130,21 @@ def _said(point: StepPoint) -> str:
 
 def _alarm(span: Sequence[StepPoint]) -> Row:
     first, last = span[0], span[-1]
-    steps = str(first.step) if len(span) == 1 else f"{first.step}–{last.step}"
-    text = first.alarm if len(span) == 1 else f"steps {steps}: {_said(first)}"
+    if len(span) == 1:
+        steps = str(first.step)
+    else:
+        steps = f"{first.step}–{last.step}"
+    if len(span) == 1:
+        text = first.alarm
+    else:
+        text = f"steps {steps}: {_said(first)}"
     return Row(cells=(steps, str(first.attempt), words.plain(text)), tone="warn")
 
 
 def _step(step: int | None) -> str:
-    return "none" if step is None else f"step {step}"
+    if step is None:
+        return "none"
+    return f"step {step}"
 
 
 def timeline(dossier: Dossier) -> Section:

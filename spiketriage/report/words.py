@@ -41,7 +41,9 @@ def number(value: float | None) -> str:
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
-        return "+∞" if value > 0 else "−∞"
+        if value > 0:
+            return "+∞"
+        return "−∞"
     return f"{value:.6g}"
 
 
@@ -62,15 +64,22 @@ def size(num_bytes: int) -> str:
 def seconds(value_s: float) -> str:
     """Seconds with one decimal, minutes and hours when they read better."""
     if not math.isfinite(value_s) or value_s < 60:
-        return f"{value_s:.1f} s" if math.isfinite(value_s) else f"{number(value_s)} s"
+        if math.isfinite(value_s):
+            return f"{value_s:.1f} s"
+        return f"{number(value_s)} s"
     minutes, rest_s = divmod(round(value_s), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest_s:02d} s"
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest_s:02d} s"
 
 
 def place(where: Where) -> str:
     """`step 48211 · rank 1 · activations blocks.3.mlp#0`; empty when nothing is known."""
-    parts = [] if where.step is None else [f"step {where.step}"]
+    if where.step is None:
+        parts = []
+    else:
+        parts = [f"step {where.step}"]
     if where.rank is not None:
         parts.append(f"rank {where.rank}")
     link = " ".join(part for part in (where.stage, where.key) if part)
@@ -81,14 +90,21 @@ def place(where: Where) -> str:
 def first_sentence(text: str, *, after_colon: bool = False) -> str:
     """First sentence of `text`, ended by a full stop."""
     head = re.split(r"(?<=[.!?])\s+(?=[A-Z])", plain(text), maxsplit=1)[0]
-    ended = head if not head or head[-1] in ".!?…)" else f"{head}."
-    return ended if after_colon else sentence(ended)
+    if not head or head[-1] in ".!?…)":
+        ended = head
+    else:
+        ended = f"{head}."
+    if after_colon:
+        return ended
+    return sentence(ended)
 
 
 def sentence(text: str) -> str:
     """`text` with a capital letter, unless it begins with a name (`blocks.3.mlp`, `shard-bitrot`)."""
     first = text.partition(" ")[0].rstrip(",;:.")
-    return text[:1].upper() + text[1:] if first.isalpha() and first.islower() else text
+    if first.isalpha() and first.islower():
+        return text[:1].upper() + text[1:]
+    return text
 
 
 def without_step(text: str, step: int | None) -> str:
@@ -104,4 +120,6 @@ def finite(text: str) -> str:
 def generation_step(name: str | None) -> int | None:
     """Step that a generation's name ends with (`step-000160` → 160)."""
     match = re.search(r"(\d+)$", name or "")
-    return int(match.group(1)) if match else None
+    if match:
+        return int(match.group(1))
+    return None

@@ -32,11 +32,10 @@ def run(
     found = store.find(run_folder, incidents=incidents, wanted=incident)
     # Journalled as `report` even when `triage` calls it: a row that is shown would change the next
     # report.
-    typed = (
-        argv
-        if commands.verb(" ".join(argv)) == "report"
-        else ("spiketriage", "report", str(run_folder))
-    )
+    if commands.verb(" ".join(argv)) == "report":
+        typed = argv
+    else:
+        typed = ("spiketriage", "report", str(run_folder))
     with found.session(typed) as session:
         dossier = found.dossier()
         report = build.build(dossier)

@@ -55,7 +55,10 @@ class Bench:
     def case(self) -> Case:
         """What the judge weighs now."""
         executed = sum(trial.num_steps_executed for trial in self.dossier.trials)
-        spike = self.setting.suspect if self.setting.spiked else None
+        if self.setting.spiked:
+            spike = self.setting.suspect
+        else:
+            spike = None
         blank = make_case(
             self.dossier.findings,
             spike_step=spike,

@@ -48,18 +48,16 @@ def run(
         session.verdict(verdict)
         session.exit_code = 5 if verdict.kind in INCONCLUSIVE else 0
     later = later_anomalies(bench)
-    told = (
-        [f"later: {_steps(later)}, where something differs too, is not explained here"]
-        if later
-        else []
-    )
+    if later:
+        told = [f"later: {_steps(later)}, where something differs too, is not explained here"]
+    else:
+        told = []
     if bench.setting.unreplayable:
         told.append(f"not replayed: {bench.setting.unreplayable}")
-    why = (
-        []
-        if settled or proposal is None
-        else [f"why next: {proposal.why} ({proposal.num_steps} steps)"]
-    )
+    if settled or proposal is None:
+        why = []
+    else:
+        why = [f"why next: {proposal.why} ({proposal.num_steps} steps)"]
     return StepResult(
         incident=bench.incident.id,
         exit_code=session.exit_code,
@@ -76,8 +74,13 @@ def run(
 
 def _steps(steps: Sequence[int]) -> str:
     shown = ", ".join(str(step) for step in steps[:NUM_NAMED])
-    more = f" and {len(steps) - NUM_NAMED} more" if len(steps) > NUM_NAMED else ""
-    return f"step {shown}" if len(steps) == 1 else f"steps {shown}{more}"
+    if len(steps) > NUM_NAMED:
+        more = f" and {len(steps) - NUM_NAMED} more"
+    else:
+        more = ""
+    if len(steps) == 1:
+        return f"step {shown}"
+    return f"steps {shown}{more}"
 
 
 def _missing_step(verdict: Verdict, case: Case, bench: Bench) -> str:
@@ -163,7 +166,10 @@ def tell(verdict: Verdict, findings: Mapping[str, Finding]) -> list[str]:
     ]
     if verdict.not_tested:
         sure = verdict.kind == "established"
-        label = "not tested, and not needed for this verdict" if sure else "not tested"
+        if sure:
+            label = "not tested, and not needed for this verdict"
+        else:
+            label = "not tested"
         lines.append(f"{label}: {', '.join(verdict.not_tested)}")
     lines.append(f"{verdict.steps_executed} steps executed")
     return lines

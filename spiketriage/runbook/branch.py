@@ -80,9 +80,9 @@ def run(
 def _read(experiment: Experiment, bench: Bench, answers: Mapping[str, Answer]) -> Finding:
     """The experiment's finding, unless its factor is not proven to have changed."""
     reason = without_effect(experiment, bench.setting, answers)
-    return (
-        not_testable(experiment.NAME, reason) if reason else experiment.read(bench.setting, answers)
-    )
+    if reason:
+        return not_testable(experiment.NAME, reason)
+    return experiment.read(bench.setting, answers)
 
 
 def _chosen(
@@ -143,11 +143,10 @@ def _require_replay(bench: Bench, chosen: Sequence[Experiment]) -> None:
     if replay is None:
         raise RefusedError("the incident was not replayed yet", hint=bench.command("replay"))
     reproduced = replay.outcome == "agrees"
-    pointless = [
-        e.NAME
-        for e in chosen
-        if not is_meaningful(e, reproduced=reproduced, spiked=bench.setting.spiked)
-    ]
+    pointless = []
+    for e in chosen:
+        if not is_meaningful(e, reproduced=reproduced, spiked=bench.setting.spiked):
+            pointless.append(e.NAME)
     if pointless and not reproduced:
         raise RefusedError(
             f"the replay does not reproduce production ({replay.summary}), so a branch "

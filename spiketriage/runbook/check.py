@@ -65,7 +65,10 @@ def run(
         session.exit_code = int(any(_is_against(finding) for finding in findings))
     # Without a harness no step can be executed, and nothing is in question where nothing is
     # suspect.
-    following = "replay" if anchors.suspect is not None and view.settings.harness else "bisect"
+    if anchors.suspect is not None and view.settings.harness:
+        following = "replay"
+    else:
+        following = "bisect"
     return StepResult(
         incident=found.id,
         exit_code=session.exit_code,
@@ -81,7 +84,11 @@ def check_all(view: View) -> tuple[Finding, ...]:
 
     One that meets malformed evidence becomes a finding that says so.
     """
-    return tuple(finding for check in CHECKS for finding in _guarded(check, view))
+    result: list[Finding] = []
+    for check in CHECKS:
+        for finding in _guarded(check, view):
+            result.append(finding)
+    return tuple(result)
 
 
 def _guarded(check: Check, view: View) -> tuple[Finding, ...]:
@@ -115,7 +122,10 @@ def reanchored(view: View, spike: Spike, findings: Sequence[Finding]) -> Anchors
         if _is_against(item) and item.name not in (*ABOUT_THE_SPIKE, *AT_REST)
     ]
     steps = {item.name: item.where.step for item in dated if item.where.step is not None}
-    first = min(steps, key=lambda name: (steps[name], list(steps).index(name))) if steps else None
+    if steps:
+        first = min(steps, key=lambda name: (steps[name], list(steps).index(name)))
+    else:
+        first = None
     if first is None or (spike.onset is not None and steps[first] >= spike.onset):
         onset, reason = spike.onset, view.anchors.reason if view.anchors else "nothing spiked"
     else:
@@ -123,7 +133,10 @@ def reanchored(view: View, spike: Spike, findings: Sequence[Finding]) -> Anchors
             steps[first],
             f"{first} is the first check to find something, at step {steps[first]}",
         )
-    suspect = onset if spike.suspect is None else spike.suspect
+    if spike.suspect is None:
+        suspect = onset
+    else:
+        suspect = spike.suspect
     return select_anchors(view.generations, onset=onset, suspect=suspect, reason=reason)
 
 
@@ -149,11 +162,15 @@ def table(findings: Sequence[Finding]) -> tuple[str, ...]:
 
 def _severity(finding: Finding) -> int:
     in_context = finding.outcome in AGAINST and not finding.judged
-    return CONTEXT if in_context else ORDER[finding.outcome]
+    if in_context:
+        return CONTEXT
+    return ORDER[finding.outcome]
 
 
 def _word(finding: Finding) -> str:
-    return "context" if finding.outcome in AGAINST and not finding.judged else finding.outcome
+    if finding.outcome in AGAINST and not finding.judged:
+        return "context"
+    return finding.outcome
 
 
 def _is_against(finding: Finding) -> bool:
@@ -177,17 +194,19 @@ def _keep_anchors(session: Session, dossier: Dossier, spike: Spike, anchors: Anc
 
 
 def _headline(view: View, spike: Spike, anchors: Anchors, *, audit: bool) -> tuple[str, ...]:
-    lines = (
-        []
-        if spike.suspect is not None
-        else ["nothing spiked; this is an audit of the whole history"]
-    )
+    if spike.suspect is not None:
+        lines = []
+    else:
+        lines = ["nothing spiked; this is an audit of the whole history"]
     if spike.suspect is None and anchors.suspect is not None:
         lines.append(f"step {anchors.suspect} is the first finding")
     if spike.suspect is not None and audit:
         lines.append(f"audit of the whole history; step {spike.suspect} is the suspect step")
     if anchors.onset is not None and anchors.onset != spike.onset:
-        before = "none" if spike.onset is None else f"step {spike.onset}"
+        if spike.onset is None:
+            before = "none"
+        else:
+            before = f"step {spike.onset}"
         lines.append(f"onset moved from {before} to step {anchors.onset}: {anchors.reason}")
         lines.append(f"known good: {anchors.known_good or 'none'}")
     return (*lines, *(f"note: {text}" for text in _notes(view.telemetry)))

@@ -83,7 +83,10 @@ def run(
             known,
             next_step.command("freeze", run_folder, incidents, None, *_options(step)),
         )
-    frozen = known.dossier().facts.get(FROZEN) if known is not None else None
+    if known is not None:
+        frozen = known.dossier().facts.get(FROZEN)
+    else:
+        frozen = None
     if known is not None and frozen == "whole":
         return _result(known, next_step.command("hash", run_folder, incidents), again=True)
     ending = _ending(subject)
@@ -99,14 +102,18 @@ def run(
 
 
 def _options(step: int | None) -> list[str]:
-    return [] if step is None else ["--step", str(step)]
+    if step is None:
+        return []
+    return ["--step", str(step)]
 
 
 def _ending(subject: _Subject) -> str:
     """How the incident's name ends."""
     if subject.onset.step is not None:
         return f"step{subject.onset.step}"
-    return UNKNOWN if subject.telemetry is None else "audit"
+    if subject.telemetry is None:
+        return UNKNOWN
+    return "audit"
 
 
 def _subject(settings: RunSettings, step: int | None) -> _Subject:
@@ -124,7 +131,10 @@ def _subject(settings: RunSettings, step: int | None) -> _Subject:
         onset = Onset(step=None, reason=reason, alarms=(), points=())
     if step is not None:
         if telemetry is not None and step not in telemetry.steps:
-            span = f"{telemetry.steps[0]} to {telemetry.steps[-1]}" if telemetry.steps else "none"
+            if telemetry.steps:
+                span = f"{telemetry.steps[0]} to {telemetry.steps[-1]}"
+            else:
+                span = "none"
             raise UsageError(
                 f"--step {step}: expected a recorded step, found {span} in {settings.telemetry}"
             )
@@ -139,7 +149,10 @@ def _known(subject: _Subject, incidents: Path | None, wanted: str | None) -> sto
         return store.find(run, incidents=incidents, wanted=wanted)
     folder = store.incidents_folder(run, incidents)
     ending = _ending(subject)
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if folder.is_dir():
+        names = sorted(path.name for path in folder.iterdir())
+    else:
+        names = []
     for name in names:
         if f"{name.partition('Z-')[2]}-".startswith(f"{ending}-"):
             try:
@@ -165,7 +178,9 @@ def _is_same(dossier: Dossier, subject: _Subject, *, shared: bool) -> bool:
 
 def _last_step(subject: _Subject) -> str | None:
     telemetry = subject.telemetry
-    return str(telemetry.steps[-1]) if telemetry is not None and telemetry.steps else None
+    if telemetry is not None and telemetry.steps:
+        return str(telemetry.steps[-1])
+    return None
 
 
 def _freeze(session: Session, subject: _Subject) -> int:
@@ -214,7 +229,9 @@ def _freeze(session: Session, subject: _Subject) -> int:
     session.fact(GAPS, json.dumps(list(missed)))
     is_whole = not missed and anchors.known_good is not None
     session.fact(FROZEN, "whole" if is_whole else "with gaps")
-    return 0 if is_whole else PARTIAL
+    if is_whole:
+        return 0
+    return PARTIAL
 
 
 def _facts(session: Session, subject: _Subject) -> None:
@@ -243,7 +260,10 @@ def _gaps(subject: _Subject) -> Iterator[Artifact]:
     """What the telemetry itself shows to be missing."""
     run, folder = subject.settings.run, subject.settings.telemetry
     if subject.telemetry is None:
-        name = "telemetry" if folder == run else layout.artifact_path(run, folder)
+        if folder == run:
+            name = "telemetry"
+        else:
+            name = layout.artifact_path(run, folder)
         yield missing(name, "telemetry", subject.unreadable)
         return
     for rank in subject.telemetry.missing_ranks:
@@ -257,13 +277,15 @@ def _gaps(subject: _Subject) -> Iterator[Artifact]:
 def _lost(settings: RunSettings, generations: Iterable[GenerationFacts]) -> Iterator[Artifact]:
     """Damaged generations, and an index that only the manifests still speak of."""
     for generation in generations:
-        if why := gaps.damage(generation):
+        why = gaps.damage(generation)
+        if why:
             yield missing(
                 layout.artifact_path(settings.run, generation.path),
                 "generation",
                 f"is damaged: {why}",
             )
-    if why := gaps.lost_index(settings, (one.manifest for one in generations)):
+    why = gaps.lost_index(settings, (one.manifest for one in generations))
+    if why:
         yield missing(gaps.DEFAULT_INDEX, "index", why)
 
 
@@ -324,17 +346,17 @@ def _files(generation: GenerationFacts) -> tuple[FileEntry, ...]:
     """
     if generation.manifest is not None:
         return generation.manifest.files
-    return tuple(
-        FileEntry(path=path, size_bytes=0, digest=digest)
-        for path, digest in generation.file_digests.items()
-    )
+    result: list[FileEntry] = []
+    for path, digest in generation.file_digests.items():
+        result.append(FileEntry(path=path, size_bytes=0, digest=digest))
+    return tuple(result)
 
 
 def _last_loaded(telemetry: Telemetry | None) -> str | None:
     loads = telemetry.loads if telemetry is not None else ()
-    return (
-        max(loads, key=lambda load: (load.attempt, load.wall_time_s)).generation if loads else None
-    )
+    if loads:
+        return max(loads, key=lambda load: (load.attempt, load.wall_time_s)).generation
+    return None
 
 
 def _plan(subject: _Subject, known: store.Incident | None, command: str) -> StepResult:
@@ -376,16 +398,16 @@ def _untold(facts: Mapping[str, str], missed: Sequence[Artifact]) -> Iterator[st
 def _onset(step: int | None, reason: str) -> str:
     if step is None:
         is_audit = reason == NOTHING
-        return (
-            "onset: none (nothing spiked; this is an audit)"
-            if is_audit
-            else f"onset: unknown ({reason})"
-        )
+        if is_audit:
+            return "onset: none (nothing spiked; this is an audit)"
+        return f"onset: unknown ({reason})"
     return f"onset: {reason}"
 
 
 def _called(name: str | None) -> str:
-    return "the run folder itself" if name == "." else name or "none"
+    if name == ".":
+        return "the run folder itself"
+    return name or "none"
 
 
 def _shortened(run: str, name: str, why: str) -> str:

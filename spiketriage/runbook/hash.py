@@ -46,7 +46,9 @@ class _Examined:
     def exit_code(self) -> int:
         if self.differing:
             return INTEGRITY
-        return PARTIAL if self.unmeasured else 0
+        if self.unmeasured:
+            return PARTIAL
+        return 0
 
 
 def reads(run_folder: Path) -> tuple[Path, ...]:
@@ -112,7 +114,10 @@ def run(
                     f"known good is now {anchors.known_good or 'none'}, not {old.known_good}"
                 )
         session.exit_code = examined.exit_code
-    following = "hash" if examined.exit_code == PARTIAL else "check"
+    if examined.exit_code == PARTIAL:
+        following = "hash"
+    else:
+        following = "check"
     return _result(
         place, examined, findings, next_step.command(following, run_folder, incidents, incident)
     )
@@ -230,7 +235,10 @@ def _update(
     for artifact in dossier.artifacts:
         digest = measured.get(artifact.path, "")
         if digest and digest != artifact.digest:
-            note = "" if digest == artifact.expected else "differs from what is expected"
+            if digest == artifact.expected:
+                note = ""
+            else:
+                note = "differs from what is expected"
             examined.artifacts.append(replace(artifact, digest=digest, note=note or artifact.note))
 
 

@@ -13,6 +13,9 @@ def command(
     step: str, run_folder: Path, incidents: Path | None, incident: str | None = None, *options: str
 ) -> str:
     """`spiketriage STEP RUN OPTIONS --incidents DIR --incident ID`, ready to be pasted."""
-    elsewhere = ["--incidents", str(incidents)] if incidents is not None else []
+    if incidents is not None:
+        elsewhere = ["--incidents", str(incidents)]
+    else:
+        elsewhere = []
     chosen = ["--incident", incident] if incident else []
     return shlex.join(["spiketriage", step, str(run_folder), *options, *elsewhere, *chosen])

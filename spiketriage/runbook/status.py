@@ -101,7 +101,10 @@ def _progress(step: str, journal: Sequence[JournalRow], has_rows: bool) -> Progr
         return Progress(
             step=step, state="done" if has_rows else "open", result="", at="", number=-1
         )
-    told = RESULTS.get(last.exit_code, "") if _stands(last) else "stopped"
+    if _stands(last):
+        told = RESULTS.get(last.exit_code, "")
+    else:
+        told = "stopped"
     return Progress(
         step=step,
         state="done" if _stands(last) else "stopped",
@@ -124,7 +127,9 @@ def _ran(row: JournalRow, step: str) -> bool:
 
 def _command_of(row: JournalRow) -> str:
     words = row.argv.split()
-    return words[1] if len(words) > 1 else ""
+    if len(words) > 1:
+        return words[1]
+    return ""
 
 
 def _next(dossier: Dossier, progress: Sequence[Progress]) -> list[str]:
@@ -142,7 +147,9 @@ def _next(dossier: Dossier, progress: Sequence[Progress]) -> list[str]:
         return _proposal(verdict.next_experiment)
     bisect, report = progress[ORDER.index("bisect")], progress[ORDER.index("report")]
     stale = report.state != "done" or -1 < report.number < bisect.number
-    return ["report"] if stale else ["verify"]
+    if stale:
+        return ["report"]
+    return ["verify"]
 
 
 def _proposal(experiment: str) -> list[str]:
@@ -173,7 +180,10 @@ def _untouched(run_folder: Path, incidents: Path | None) -> StepResult:
 
 
 def _known(dossier: Dossier) -> list[str]:
-    lines = _anchors(dossier.anchors) if dossier.anchors else []
+    if dossier.anchors:
+        lines = _anchors(dossier.anchors)
+    else:
+        lines = []
     against = [
         item
         for item in dossier.findings
@@ -184,7 +194,10 @@ def _known(dossier: Dossier) -> list[str]:
     verdict = dossier.verdict
     if verdict is None:
         return [*lines, "verdict: none yet"]
-    cause = f" {verdict.cause} ({verdict.cause_class})" if verdict.cause else ""
+    if verdict.cause:
+        cause = f" {verdict.cause} ({verdict.cause_class})"
+    else:
+        cause = ""
     return [*lines, f"verdict: {verdict.kind}{cause}: {verdict.explanation}"]
 
 
@@ -194,8 +207,14 @@ def _anchors(anchors: Anchors) -> list[str]:
             "onset: none (nothing spiked; this is an audit)",
             f"known good: {anchors.known_good or 'none'}",
         ]
-    onset = "none" if anchors.onset is None else f"step {anchors.onset}"
-    suspect = "none" if anchors.suspect is None else f"step {anchors.suspect}"
+    if anchors.onset is None:
+        onset = "none"
+    else:
+        onset = f"step {anchors.onset}"
+    if anchors.suspect is None:
+        suspect = "none"
+    else:
+        suspect = f"step {anchors.suspect}"
     good = anchors.known_good or "none"
     return [f"onset {onset}, suspect {suspect}: {anchors.reason}", f"known good: {good}"]
 

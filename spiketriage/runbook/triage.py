@@ -132,7 +132,10 @@ def _go_on(
             _Walk(run_folder=run_folder, incidents=incidents, incident=None), later[0], budget
         )
         executed += found.data["steps_executed"]
-    chosen = found if found.data["cause"] is not None else first
+    if found.data["cause"] is not None:
+        chosen = found
+    else:
+        chosen = first
     if chosen is first and found is first:
         return first
     told = f"triage looked at more than one anomaly; this is the incident {chosen.incident}"

@@ -75,11 +75,13 @@ class ClusterExecutor(RemoteExecutor):
 
     def why(self, error: BaseException) -> str:
         """A piece that kills its workers is the one error that needs words of ours."""
-        from distributed import KilledWorker  # noqa: PLC0415 - the extra is there, or nobody would be here
+        from distributed import KilledWorker
 
         if isinstance(error, KilledWorker) and error.allowed_failures is not None:
             return f"each of {error.allowed_failures + 1} workers died that tried"
-        return super().why(error) if self._client.status == "running" else self.trouble()
+        if self._client.status == "running":
+            return super().why(error)
+        return self.trouble()
 
 
 @contextmanager
@@ -112,7 +114,7 @@ def executor(address: str | None, places: Sequence[Path]) -> Iterator[Executor |
 
 def _connect(address: str) -> Any:
     try:
-        from distributed import Client  # noqa: PLC0415 - an extra, loaded when it is asked for
+        from distributed import Client
     except ImportError as error:
         message = f"--cluster needs Dask, which is not installed ({error})"
         raise UsageError(message, hint="pip install 'spiketriage[dask]'") from error
@@ -139,7 +141,7 @@ async def _shake_hands(address: str) -> None:
 
     Dask's own client waits for ever for a server that takes a call and says nothing.
     """
-    import distributed.comm  # noqa: PLC0415
+    import distributed.comm
 
     untyped: Any = distributed
     arguments = untyped.Security().get_connection_args("client")
@@ -150,11 +152,10 @@ async def _shake_hands(address: str) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep Dask's own tracebacks off the terminal: what they mean is said by us."""
-    names = [
-        one
-        for one in logging.root.manager.loggerDict
-        if one.startswith(("distributed", "tornado", "asyncio"))
-    ]
+    names = []
+    for one in logging.root.manager.loggerDict:
+        if one.startswith(("distributed", "tornado", "asyncio")):
+            names.append(one)
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -188,11 +189,10 @@ def _ask(client: Any, question: Callable[..., Any], *words: str) -> Mapping[str,
 def _require_same_version(client: Any, hosts: Mapping[str, str]) -> None:
     for worker, seen in _ask(client, pkgutil.resolve_name, "spiketriage:__version__").items():
         if seen != __version__:
-            what = (
-                f"has spiketriage {seen}"
-                if isinstance(seen, str)
-                else f"cannot import spiketriage ({seen})"
-            )
+            if isinstance(seen, str):
+                what = f"has spiketriage {seen}"
+            else:
+                what = f"cannot import spiketriage ({seen})"
             message = (
                 f"the worker on {hosts.get(worker, worker)} {what}, this machine has {__version__}"
             )
@@ -202,7 +202,10 @@ def _require_same_version(client: Any, hosts: Mapping[str, str]) -> None:
 def _require_sight(client: Any, hosts: Mapping[str, str], place: Path) -> None:
     try:
         here = place.stat()
-        names = set(os.listdir(place)) if place.is_dir() else set()
+        if place.is_dir():
+            names = set(os.listdir(place))
+        else:
+            names = set()
     except OSError:
         return  # whoever reads it will say so
     for worker, there in _ask(client, os.stat, str(place)).items():
@@ -218,11 +221,10 @@ def _require_sight(client: Any, hosts: Mapping[str, str], place: Path) -> None:
         # convicts nobody.
         if (here.st_ino, here.st_mtime_ns) == (there.st_ino, there.st_mtime_ns):
             continue
-        seen = (
-            client.run(os.listdir, str(place), workers=[worker], on_error="return")[worker]
-            if names
-            else ()
-        )
+        if names:
+            seen = client.run(os.listdir, str(place), workers=[worker], on_error="return")[worker]
+        else:
+            seen = ()
         if (
             here.st_size != there.st_size
             if not names

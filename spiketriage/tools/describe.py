@@ -14,7 +14,8 @@ import numpy as np
 from spiketriage.diagnosis.findings import counted, listed
 from spiketriage.nouns.checkpoint import CheckpointFacts, Measurement
 from spiketriage.nouns.data import DataFacts
-from spiketriage.nouns.telemetry import Event, EventFacts, LogFacts, Series
+from spiketriage.nouns.series import LogFacts, Series
+from spiketriage.nouns.telemetry import Event, EventFacts
 from spiketriage.readers.scan.oddities import nonfinite, oddities, suspicions
 from spiketriage.readers.scan.spread import unmeasured_path
 
@@ -59,7 +60,10 @@ def checkpoint(facts: CheckpointFacts, measured: Measurement | None) -> Iterator
 def log(facts: LogFacts) -> Iterator[str]:
     """The lines of a telemetry source."""
     if facts.num_lines:
-        near = f", {counted(facts.num_near_misses, 'near miss')}es" if facts.num_near_misses else ""
+        if facts.num_near_misses:
+            near = f", {counted(facts.num_near_misses, 'near miss')}es"
+        else:
+            near = ""
         yield f"{counted(facts.num_lines, 'line')}, {facts.num_matched} matched{near}".replace(
             "missses", "misses"
         )
@@ -104,7 +108,10 @@ def events(found: Iterable[Event]) -> Iterator[str]:
     ranked = sorted(found, key=lambda event: order.index(event.severity))
     for event in islice(ranked, MAX_LINES):
         where = " ".join(part for part in (event.at, event.host, event.device) if part)
-        rank = f" rank {event.rank}" if event.rank is not None else ""
+        if event.rank is not None:
+            rank = f" rank {event.rank}"
+        else:
+            rank = ""
         yield (
             f"{event.severity} {event.kind}{rank}{f' ({where})' if where else ''}: {event.sentence}"
         )
@@ -114,17 +121,22 @@ def events(found: Iterable[Event]) -> Iterator[str]:
 
 def brief_checkpoint(facts: CheckpointFacts) -> str:
     """The one line of a checkpoint among others."""
-    step = "step not stated" if facts.step is None else f"step {facts.step}"
+    if facts.step is None:
+        step = "step not stated"
+    else:
+        step = f"step {facts.step}"
     if not facts.steps_agree:
         return next(_steps(facts))
     if facts.problems:
-        more = f" (and {len(facts.problems) - 1} more)" if len(facts.problems) > 1 else ""
+        if len(facts.problems) > 1:
+            more = f" (and {len(facts.problems) - 1} more)"
+        else:
+            more = ""
         return f"PROBLEM {step}: {facts.problems[0]}{more}"
-    complete = (
-        "complete"
-        if facts.complete
-        else f"NOT complete: {facts.interrupted or 'its save did not end'}"
-    )
+    if facts.complete:
+        complete = "complete"
+    else:
+        complete = f"NOT complete: {facts.interrupted or 'its save did not end'}"
     return f"{step}, {complete}, {size(sum(file.size_bytes for file in facts.files))}"
 
 
@@ -132,10 +144,13 @@ def brief_log(facts: LogFacts) -> str:
     """The one line of a telemetry source among others."""
     ranked = _by_interest(facts.series)
     told = _series(ranked[0]) if ranked else "no series"
-    restarts = f"; {counted(len(facts.rollbacks), 'restart')}" if facts.rollbacks else ""
-    return (
-        f"PROBLEM {facts.problems[0]}; {told}{restarts}" if facts.problems else f"{told}{restarts}"
-    )
+    if facts.rollbacks:
+        restarts = f"; {counted(len(facts.rollbacks), 'restart')}"
+    else:
+        restarts = ""
+    if facts.problems:
+        return f"PROBLEM {facts.problems[0]}; {told}{restarts}"
+    return f"{told}{restarts}"
 
 
 def brief_events(found: Iterable[Event]) -> str:
@@ -150,7 +165,9 @@ def size(num_bytes: int) -> str:
         if value < 1000 or unit == "TB":
             break
         value /= 1000
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+    if unit == "B":
+        return f"{value:.0f} {unit}"
+    return f"{value:.3g} {unit}"
 
 
 def _steps(facts: CheckpointFacts) -> Iterator[str]:
@@ -174,7 +191,10 @@ def _tensors(facts: CheckpointFacts) -> Iterator[str]:
             )
             elements = sum(int(np.prod(tensor.shape, dtype=np.float64)) for tensor in own)
             nameless = sum(role == "optimizer" and not tensor.parameter for tensor in own)
-            ambiguous = f"; {nameless} of an ambiguous parameter" if nameless else ""
+            if nameless:
+                ambiguous = f"; {nameless} of an ambiguous parameter"
+            else:
+                ambiguous = ""
             yield (
                 f"{counted(len(own), f'{role} tensor')} ({dtypes}), {elements} elements{ambiguous}"
             )
@@ -216,14 +236,32 @@ def _by_interest(series: Iterable[Series]) -> list[Series]:
 
 def _series(series: Series) -> str:
     steps, values = series.steps, series.values
-    span = f"steps {steps[0]}–{steps[-1]}" if len(steps) else "no steps"
+    if len(steps):
+        span = f"steps {steps[0]}–{steps[-1]}"
+    else:
+        span = "no steps"
     num_nonfinite = int(np.count_nonzero(~np.isfinite(values)))
-    rank = f" rank {series.rank}" if series.rank is not None else ""
-    attempt = f" attempt {series.attempt}" if series.attempt else ""
+    if series.rank is not None:
+        rank = f" rank {series.rank}"
+    else:
+        rank = ""
+    if series.attempt:
+        attempt = f" attempt {series.attempt}"
+    else:
+        attempt = ""
     last = f", last {values[-1]:.6g}" if len(values) else ""
-    bad = f", {num_nonfinite} nonfinite" if num_nonfinite else ""
-    why = f" ({next(iter(series.reasons.values()))})" if series.reasons else ""
-    doubt = f"; not to be trusted: {series.trust}" if not series.trusted else ""
+    if num_nonfinite:
+        bad = f", {num_nonfinite} nonfinite"
+    else:
+        bad = ""
+    if series.reasons:
+        why = f" ({next(iter(series.reasons.values()))})"
+    else:
+        why = ""
+    if not series.trusted:
+        doubt = f"; not to be trusted: {series.trust}"
+    else:
+        doubt = ""
     return (
         f"{series.name}{rank}{attempt}: {counted(len(values), 'point')}, "
         f"{span}{last}{bad}{why}{doubt}"

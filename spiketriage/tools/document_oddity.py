@@ -143,7 +143,10 @@ def _filler(
     told: TokenStatistics, peers: Sequence[TokenStatistics], commonest: Commonest
 ) -> Oddity | None:
     """One id nearly everywhere, in a store where that is unusual."""
-    usual = float(np.median([one.entropy for one in peers])) if peers else math.inf
+    if peers:
+        usual = float(np.median([one.entropy for one in peers]))
+    else:
+        usual = math.inf
     if told.num_tokens < MIN_TOKENS or commonest.share < SAME_ID_SHARE or usual < 1:
         return None
     words = (
@@ -159,7 +162,10 @@ def _loop(told: TokenStatistics, peers: Sequence[TokenStatistics]) -> Oddity | N
     No length of a repeat is compared.
     """
     share = _loop_share(told)
-    usual = float(np.median([_loop_share(one) for one in peers])) if peers else 0.0
+    if peers:
+        usual = float(np.median([_loop_share(one) for one in peers]))
+    else:
+        usual = 0.0
     if told.num_tokens < 2 * MIN_TOKENS or share < LOOP_SHARE or usual >= LOOP_SHARE / 2:
         return None
     period = told.num_tokens - told.longest_repeat
@@ -168,7 +174,9 @@ def _loop(told: TokenStatistics, peers: Sequence[TokenStatistics]) -> Oddity | N
 
 
 def _loop_share(told: TokenStatistics) -> float:
-    return told.longest_repeat / told.num_tokens if told.num_tokens else 0.0
+    if told.num_tokens:
+        return told.longest_repeat / told.num_tokens
+    return 0.0
 
 
 def _certain(measure: str, value: float, bound: float, words: str) -> Oddity:
@@ -223,4 +231,6 @@ def _words(measure: Measure, value: float, low: float, high: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
+    if share < 0.1:
+        return f"{100 * share:.2g} %"
+    return f"{100 * share:.0f} %"

@@ -16,7 +16,7 @@ import numpy as np
 
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.data import TokenStatistics
-from spiketriage.nouns.telemetry import Integers
+from spiketriage.nouns.series import Integers
 from spiketriage.readers.data.statistics import counts_of, statistics
 from spiketriage.readers.data.stores import DataStore
 from spiketriage.tools.document_oddity import MIN_PEERS
@@ -52,7 +52,10 @@ class Sample:
         """The statistics of (a part of) document `number`, against the ids of all others of the sample."""
         of = self.reading
         own = self.tokens.get(number)
-        counts = self.counts if own is None else self.counts - _placed(own, len(self.counts))
+        if own is None:
+            counts = self.counts
+        else:
+            counts = self.counts - _placed(own, len(self.counts))
         reference = counts if counts.any() else None
         return statistics(tokens, vocab_size=of.vocab, eos=of.eos, pad=of.pad, reference=reference)
 
@@ -86,7 +89,10 @@ def draw(
     Raises:
         EvidenceError: the store holds no document that can be read.
     """
-    without = set(asked) if total - len(asked) >= 4 * MIN_PEERS else set()
+    if total - len(asked) >= 4 * MIN_PEERS:
+        without = set(asked)
+    else:
+        without = set()
     drawn = random.Random(seed).sample(range(total), min(total, MAX_SAMPLED + len(without)))
     tokens: dict[int, Integers] = {}
     num_unreadable = num_tokens = 0

@@ -22,7 +22,7 @@ from spiketriage.errors import EvidenceError, UsageError
 from spiketriage.evidence.progress import say
 from spiketriage.nouns.data import DocumentFacts
 from spiketriage.nouns.incident import StepResult
-from spiketriage.nouns.telemetry import Integers
+from spiketriage.nouns.series import Integers
 from spiketriage.readers.data.stores import STORES, DataStore
 from spiketriage.readers.look import best, look
 from spiketriage.runbook import next_step
@@ -243,7 +243,9 @@ def _outcome(judged: Sequence[_Judged]) -> str:
         return "damaged"
     if any(one.stands_out for one in judged):
         return "stands-out"
-    return "clean" if any(one.is_compared for one in judged) or not judged else "inconclusive"
+    if any(one.is_compared for one in judged) or not judged:
+        return "clean"
+    return "inconclusive"
 
 
 def _headline(store: _Store, sample: Sample) -> str:
@@ -257,7 +259,10 @@ def _told(judged: Sequence[_Judged], *, is_profile: bool) -> str:
     num_compared = sum(one.is_compared for one in judged)
     what = f"{counted(len(judged), 'document')}{' of the sample' if is_profile else ''}"
     if not num_odd:
-        compared = "" if num_compared == len(judged) else f"; {num_compared} could be compared"
+        if num_compared == len(judged):
+            compared = ""
+        else:
+            compared = f"; {num_compared} could be compared"
         return f"none of {what} stands out clearly{compared}"
     return f"{num_odd} of {what} {'stands' if num_odd == 1 else 'stand'} out clearly"
 
@@ -300,7 +305,10 @@ def _row(one: _Judged) -> str:
     told = "; ".join(
         f"{odd.words}" + (f" (z {odd.z:.0f})" if np.isfinite(odd.z) else "") for odd in one.odd
     )
-    like = "like the others" if one.is_compared else "not compared"
+    if one.is_compared:
+        like = "like the others"
+    else:
+        like = "not compared"
     place = f"{facts.path} bytes {facts.start}–{facts.end}"
     word = "ODD" if one.stands_out else "ok " if one.is_compared else "?  "
     size = f"{facts.statistics.num_tokens} tokens"

@@ -48,7 +48,9 @@ class _Told:
     def exit_code(self) -> int:
         if self.is_trouble:
             return INTEGRITY
-        return PARTIAL if any(line.startswith(NOT_MEASURED) for line in self.lines) else 0
+        if any(line.startswith(NOT_MEASURED) for line in self.lines):
+            return PARTIAL
+        return 0
 
 
 def run(path: Path, *, deep: bool = False, executor: Executor | None = None) -> StepResult:
@@ -131,9 +133,10 @@ def _why(told: _Told) -> str:
 def _checkpoint(facts: CheckpointFacts, *, deep: bool, executor: Executor | None) -> Iterator[str]:
     num_bytes = sum(file.size_bytes for file in facts.files)
     is_read = deep or num_bytes <= SMALL_BYTES
-    measured = (
-        measure(facts, is_full=True, is_digested=False, executor=executor) if is_read else None
-    )
+    if is_read:
+        measured = measure(facts, is_full=True, is_digested=False, executor=executor)
+    else:
+        measured = None
     yield from describe.checkpoint(facts, measured)
     if not is_read:
         again = f"spiketriage inspect --deep {facts.path}"
@@ -144,7 +147,10 @@ def _checkpoint(facts: CheckpointFacts, *, deep: bool, executor: Executor | None
 
 
 def _unknown(seen: Look, refuted: list[str]) -> StepResult:
-    tried = [one.NAME for formats in kinds().values() for one in formats]
+    tried = []
+    for formats in kinds().values():
+        for one in formats:
+            tried.append(one.NAME)
     if seen.is_folder:
         what = (
             f"a folder with {len(seen.names)} entries: "

@@ -76,7 +76,7 @@ def _disagreements(folder: Path, found: Discovery) -> Iterator[str]:
     if not several:
         return
     # most folders have no dump
-    from spiketriage.readers.events.desync import first_disagreement  # noqa: PLC0415
+    from spiketriage.readers.events.desync import first_disagreement
 
     for parent in several[:MAX_FOUND]:
         try:
@@ -84,11 +84,10 @@ def _disagreements(folder: Path, found: Discovery) -> Iterator[str]:
         except EvidenceError as error:
             yield f"PROBLEM {error.message}"
             continue
-        told = (
-            first.sentence
-            if first is not None
-            else f"the dumps of {dumps[parent]} ranks show no disagreement"
-        )
+        if first is not None:
+            told = first.sentence
+        else:
+            told = f"the dumps of {dumps[parent]} ranks show no disagreement"
         yield f"{parent.relative_to(folder)}: {told}"
 
 

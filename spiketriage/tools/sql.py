@@ -48,7 +48,10 @@ def run(
         raise UsageError(
             error.message, hint=f"{hint[0]} sql {shlex.quote('SHOW TABLES')} {hint[2]}"
         ) from error
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+    else:
+        width = None
     rows = [[_plain(value) for value in row] for row in result.rows]
     return StepResult(
         incident=found.id,
@@ -65,7 +68,9 @@ def _plain(value: object) -> Cell:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else _spelled(value)
+        if math.isfinite(value):
+            return value
+        return _spelled(value)
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -76,7 +81,9 @@ def _plain(value: object) -> Cell:
 def _spelled(value: float) -> str:
     if math.isnan(value):
         return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
+    if value > 0:
+        return "Infinity"
+    return "-Infinity"
 
 
 def table(
@@ -92,10 +99,12 @@ def table(
         GAP.join(_cut(cell, size) for cell, size in zip(row, widths, strict=False)).rstrip()
         for row in cells
     ]
-    more = (
-        [f"… {len(rows) - MAX_ROWS} more rows; --json has them all"] if len(rows) > MAX_ROWS else []
-    )
-    if hidden := result.columns[len(widths) :]:
+    if len(rows) > MAX_ROWS:
+        more = [f"… {len(rows) - MAX_ROWS} more rows; --json has them all"]
+    else:
+        more = []
+    hidden = result.columns[len(widths) :]
+    if hidden:
         more.append(f"… not shown for want of room: {', '.join(hidden)}")
     count = f"({len(rows)} row{'' if len(rows) == 1 else 's'})"
     return (lines[0], GAP.join("─" * size for size in widths), *lines[1:], *more, count)
@@ -121,7 +130,9 @@ def _narrowed(widths: Sequence[int], room: int) -> list[int]:
 
 
 def _cut(cell: str, width: int) -> str:
-    return cell.ljust(width) if len(cell) <= width else f"{cell[: width - 1]}…"
+    if len(cell) <= width:
+        return cell.ljust(width)
+    return f"{cell[: width - 1]}…"
 
 
 def _cell(value: object) -> str:

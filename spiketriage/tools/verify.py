@@ -59,7 +59,10 @@ def run(
     problems = [problem for part in examined for problem in part.problems]
     covered = [part.covered for part in examined]
     verdict = "broken" if problems else "intact"
-    summary = f"{found.id}: {len(problems)} broken" if problems else f"{found.id}: intact"
+    if problems:
+        summary = f"{found.id}: {len(problems)} broken"
+    else:
+        summary = f"{found.id}: intact"
     return StepResult(
         incident=found.id,
         exit_code=INTEGRITY if problems else 0,
@@ -75,7 +78,10 @@ def run(
 
 
 def _deeper(run_folder: Path, incidents: Path | None, found: Incident) -> str:
-    elsewhere = [] if incidents is None else ["--incidents", str(incidents)]
+    if incidents is None:
+        elsewhere = []
+    else:
+        elsewhere = ["--incidents", str(incidents)]
     words = ["spiketriage", "verify", str(run_folder), *elsewhere, "--incident", found.id, "--deep"]
     return shlex.join(words)
 
@@ -187,7 +193,8 @@ def _artifact(artifact: Artifact, run_folder: Path, folder: Path, *, deep: bool)
         if stat.st_size != artifact.size_bytes:
             yield f"{path}: changed: expected {artifact.size_bytes} bytes, found {stat.st_size}"
         elif deep and artifact.digest:
-            if (seen := digests.of_file(path)) != artifact.digest:
+            seen = digests.of_file(path)
+            if seen != artifact.digest:
                 yield (
                     f"{path}: changed: expected {digests.ALGORITHM} {artifact.digest}, found {seen}"
                 )

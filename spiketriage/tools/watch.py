@@ -57,9 +57,14 @@ class _Watched:
 
         Lines that could not be read do not change it.
         """
-        bad = f", {self.num_bad_lines} lines could not be read" if self.num_bad_lines else ""
+        if self.num_bad_lines:
+            bad = f", {self.num_bad_lines} lines could not be read"
+        else:
+            bad = ""
         say(f"{self.num_alarms} alarms in {self.num_rows} rows{bad}")
-        return FOUND if self.num_alarms else 0
+        if self.num_alarms:
+            return FOUND
+        return 0
 
 
 def read(lines: Iterable[bytes], tell: Tell) -> int:
@@ -148,16 +153,17 @@ def parse(line: bytes) -> Row | None:
             name,
             None if value is None else bool(value) if name == "skipped" else _number(name, value),
         )
-    return Row(step=int(step), **values) if values or not record else None
+    if values or not record:
+        return Row(step=int(step), **values)
+    return None
 
 
 def _known(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for written, value in record.items():
-        name = (
-            written
-            if written in _SIGNALS
-            else _OURS.get(DEFAULT.canonical(written), DEFAULT.canonical(written))
-        )
+        if written in _SIGNALS:
+            name = written
+        else:
+            name = _OURS.get(DEFAULT.canonical(written), DEFAULT.canonical(written))
         if name in _SIGNALS or name == "skipped":
             yield name, value
 
@@ -172,11 +178,9 @@ def _number(name: str, value: object) -> float:
 
 
 def _why(error: Exception) -> str:
-    return (
-        f"not JSON: {error}"
-        if isinstance(error, json.JSONDecodeError)
-        else str(error).partition("\n")[0]
-    )
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error}"
+    return str(error).partition("\n")[0]
 
 
 def _feed(watched: _Watched, detector: Detector, row: Row, tell: Tell) -> None:

@@ -77,7 +77,9 @@ class Station:
     def ids(self, trial: Trial, step: int) -> Any:
         """Production's own batch name for `step`, when the trial brings it; else the harness's."""
         brought = trial.ids.get(str(self.rank), {})
-        return brought.get(str(step)) if str(step) in brought else self.harness.ids(step)
+        if str(step) in brought:
+            return brought.get(str(step))
+        return self.harness.ids(step)
 
 
 def run_group(station: Station, trials: Sequence[Trial]) -> list[Done]:

@@ -119,4 +119,6 @@ SERIES: dict[str, str] = {
 
 def position(stage: str) -> int:
     """Place of `stage` in the chain; unknown stages sort last."""
-    return STAGES.index(stage) if stage in STAGES else len(STAGES)
+    if stage in STAGES:
+        return STAGES.index(stage)
+    return len(STAGES)

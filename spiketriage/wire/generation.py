@@ -1,14 +1,15 @@
-"""The native generation.
-
-A folder whose `MANIFEST.json` lists every file and field, and whose `COMPLETE` comes last.
+"""The native generation: a folder whose `MANIFEST.json` lists every file and field, and whose
+`COMPLETE` comes last.
 
 `COMPLETE` holds the digest of the manifest; this module describes the files and never reads a
 tensor.
 
     step-000040/
       tensors/.metadata __0_0.distcp …   torch.distributed.checkpoint; keys as `tensor_key` makes
-      them rank-00000.json …                  what is no tensor: scheduler, scaler, guard, RNG, data
-      cursor MANIFEST.json COMPLETE
+      them
+      rank-00000.json …                  what is no tensor: scheduler, scaler, guard, RNG, data
+      cursor
+      MANIFEST.json COMPLETE
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def generation_name(step: int) -> str:
 def step_of(name: str) -> int | None:
     """The step in the name of a generation's folder; None for any other name."""
     named = _NAME.fullmatch(name)
-    return int(named[1]) if named else None
+    if named:
+        return int(named[1])
+    return None
 
 
 def rank_file(rank: int) -> str:

@@ -119,7 +119,11 @@ def number(value: object) -> float:
 
 def _spell(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+        if math.isnan(value):
+            return "NaN"
+        if value > 0:
+            return "Infinity"
+        return "-Infinity"
     if isinstance(value, Mapping):
         return {str(key): _spell(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

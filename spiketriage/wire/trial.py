@@ -41,9 +41,11 @@ class Factors:
 
     def differing(self, other: Factors) -> tuple[str, ...]:
         """Names of the factors in which two trials differ."""
-        return tuple(
-            f.name for f in fields(self) if getattr(self, f.name) != getattr(other, f.name)
-        )
+        result: list[str] = []
+        for f in fields(self):
+            if getattr(self, f.name) != getattr(other, f.name):
+                result.append(f.name)
+        return tuple(result)
 
     @property
     def generation(self) -> str:
@@ -58,7 +60,9 @@ class Factors:
     @property
     def skipped(self) -> int | None:
         """The step that is left out, if any."""
-        return int(self.batch.removeprefix("skip ")) if self.batch.startswith("skip ") else None
+        if self.batch.startswith("skip "):
+            return int(self.batch.removeprefix("skip "))
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +97,9 @@ class Trial:
     def num_steps(self) -> int:
         """Step executions that the trial itself asks for, without the shared prefix."""
         skipped = 0 if self.factors.skipped is None else 1
-        return 1 if self.kind == "probe" else self.last_step - self.first_step + 1 - skipped
+        if self.kind == "probe":
+            return 1
+        return self.last_step - self.first_step + 1 - skipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

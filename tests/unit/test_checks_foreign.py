@@ -23,7 +23,8 @@ from spiketriage.diagnosis.checks import (
 )
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.checkpoint import GenerationFacts
-from spiketriage.nouns.telemetry import Event, LogFacts, Series
+from spiketriage.nouns.series import LogFacts, Series
+from spiketriage.nouns.telemetry import Event
 from spiketriage.readers import events
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 

@@ -22,7 +22,7 @@ import sys
 from spiketriage import errors
 from spiketriage.cli.entry import guard
 from spiketriage.cli.show import show
-from spiketriage.records import StepResult
+from spiketriage.nouns.incident import StepResult
 
 def program():
     {body}

@@ -18,7 +18,8 @@ import stack_damage
 from command_line import call
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import LogFacts, Segment, Series
+from spiketriage.nouns.series import LogFacts, Series
+from spiketriage.nouns.telemetry import Segment
 from spiketriage.readers import discover as discovering
 from spiketriage.readers.checkpoints.generations import (
     read_generation,

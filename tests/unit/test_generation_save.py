@@ -382,7 +382,7 @@ def test_a_kill_at_any_moment_leaves_every_generation_whole_or_unfinished(tmp_pa
 FULL = """
 import resource, sys; from pathlib import Path; sys.path[:0] = sys.argv[2:]
 import test_generation_save as here
-from spiketriage.train.guard import exit_with_code
+from spiketriage.train.guarding.guard import exit_with_code
 here.written(Path(sys.argv[1]), 20)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # as a disk that is full: writing fails in the midst of a file
 with exit_with_code():

@@ -262,7 +262,7 @@ def test_every_trigger_of_the_detector_has_a_kind() -> None:
 
 
 STOPPING = """
-from spiketriage.train.guard import Guard, Policy, exit_with_code
+from spiketriage.train.guarding.guard import Guard, Policy, exit_with_code
 guard = Guard(Policy(max_repeats=2))
 with exit_with_code():
     for step in range(9):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from telemetry_files import FIXTURES, LFS_POINTER, NUM_STEPS, loss, one, points
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import Rollback
+from spiketriage.nouns.series import Rollback
 from spiketriage.readers.look import look
 from spiketriage.readers.telemetry.series.names import DEFAULT, Names
 from spiketriage.readers.telemetry.tables import csv_file, deepspeed_csv, lightning_csv

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from telemetry_files import LFS_POINTER, one
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import LogFacts, Rollback
+from spiketriage.nouns.series import LogFacts, Rollback
 from spiketriage.readers.look import look
 from spiketriage.readers.telemetry.series.names import DEFAULT
 from spiketriage.readers.telemetry.tables import hf_trainer_state

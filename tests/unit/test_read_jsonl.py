@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from telemetry_files import LFS_POINTER, one, points
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import LogFacts, Rollback
+from spiketriage.nouns.series import LogFacts, Rollback
 from spiketriage.readers.look import look
 from spiketriage.readers.telemetry.series.names import DEFAULT, Names
 from spiketriage.readers.telemetry.series.rows import Rows

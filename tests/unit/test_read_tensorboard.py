@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from telemetry_files import FIXTURES, LFS_POINTER, loss, one
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import LogFacts, Rollback
+from spiketriage.nouns.series import LogFacts, Rollback
 from spiketriage.readers.look import look
 from spiketriage.readers.telemetry.series.names import DEFAULT
 from spiketriage.readers.telemetry.stores import crc32c, tensorboard

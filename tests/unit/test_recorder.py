@@ -26,12 +26,12 @@ from spiketriage.wire import telemetry as wire
 FOREIGN = """
 import sys
 from pathlib import Path
-import spiketriage.train.checkpoint, spiketriage.train.harness, spiketriage.train.identity
-import spiketriage.train.recorder, spiketriage.train.tensors, spiketriage.train.worker
-import spiketriage.train.alerts, spiketriage.train.batch_signals, spiketriage.train.ddp
-import spiketriage.train.expert_signals, spiketriage.train.fp8_signals
-import spiketriage.train.layers, spiketriage.train.mirrors, spiketriage.train.observer
-import spiketriage.train.agree, spiketriage.train.guard, spiketriage.train.held, spiketriage.detect
+import spiketriage.train.generations.generation, spiketriage.train.harness, spiketriage.train.recording.identity
+import spiketriage.train.recording.recorder, spiketriage.train.recording.tensors, spiketriage.train.worker
+import spiketriage.train.recording.alerts, spiketriage.train.recording.batch_signals, spiketriage.train.recording.ddp
+import spiketriage.train.recording.expert_signals, spiketriage.train.recording.fp8_signals
+import spiketriage.train.recording.layers, spiketriage.train.recording.mirrors, spiketriage.train.recording.observer
+import spiketriage.train.guarding.agree, spiketriage.train.guarding.guard, spiketriage.train.guarding.held, spiketriage.detect.detector
 desk = ("cli", "runbook", "report", "practice", "diagnosis", "incident", "readers")
 heavy = {"duckdb", "typer", "rich", "pyarrow", "pydantic", "jinja2", "tensorboard", "wandb"}
 print(sorted(heavy & set(sys.modules)), [name for name in desk if f"spiketriage.{name}" in sys.modules])

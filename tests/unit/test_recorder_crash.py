@@ -39,7 +39,7 @@ sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 import torch
 from recording import IDENTITY
-from spiketriage.train.recorder import Recorder
+from spiketriage.train.recording.recorder import Recorder
 torch.set_num_threads(1)
 tokens = torch.arange(300).view(3, 100)
 for line in sys.stdin:

@@ -25,7 +25,7 @@ print(len(STABILIZERS), "torch" in sys.modules)
 
 def test_each_file_of_the_folder_is_a_member_and_each_member_a_file() -> None:
     files = {f"stabilizers.{path.stem}" for path in FOLDER.glob("*.py") if path.stem != "__init__"}
-    assert {member.module for member in STABILIZERS} == {*files, "guard"}
+    assert {member.module for member in STABILIZERS} == {*files, "guarding.guard"}
     assert len({member.name for member in STABILIZERS}) == len(STABILIZERS)
     assert [
         member.name

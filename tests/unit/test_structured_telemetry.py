@@ -14,7 +14,7 @@ import pytest
 from telemetry_files import FIXTURES, LFS_POINTER
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import LogFacts
+from spiketriage.nouns.series import LogFacts
 from spiketriage.readers.look import best, look
 from spiketriage.readers.telemetry.formats import FORMATS
 from spiketriage.readers.telemetry.series.names import DEFAULT

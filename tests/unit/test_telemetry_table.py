@@ -25,7 +25,8 @@ from spiketriage.evidence import telemetry_table
 from spiketriage.evidence.series_table import tables
 from spiketriage.evidence.telemetry_table import write_parquet
 from spiketriage.incident.store import Incident, create
-from spiketriage.nouns.telemetry import Segment, Series, StepRecord
+from spiketriage.nouns.series import Series
+from spiketriage.nouns.telemetry import Segment, StepRecord
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 
 NAN, INF = math.nan, math.inf

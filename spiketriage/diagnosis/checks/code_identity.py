@@ -74,9 +74,18 @@ def _compare(view: View, part: _Part) -> Finding:
 
 
 def _differs(part: _Part, item: AttemptIdentity, manifest: Manifest) -> Finding:
-    paths = f" ({manifest.code_path} → {item.identity.code_path})" if part is CODE_PART else ""
-    context = "" if part.judged else "; by itself this is context, not a fault"
-    begin = f"at step {item.first_step}" if item.first_step is not None else "before its first step"
+    if part is CODE_PART:
+        paths = f" ({manifest.code_path} → {item.identity.code_path})"
+    else:
+        paths = ""
+    if part.judged:
+        context = ""
+    else:
+        context = "; by itself this is context, not a fault"
+    if item.first_step is not None:
+        begin = f"at step {item.first_step}"
+    else:
+        begin = "before its first step"
     return Finding(
         name=part.name,
         outcome="differs",

@@ -47,11 +47,15 @@ def run(view: View) -> tuple[Finding, ...]:
 def _differs(dumps: RankDumps, num_folders: int) -> Finding:
     found = dumps.disagreement
     assert found is not None, "only folders with a disagreement come here"
-    others = (
-        f" ({counted(num_folders, 'folder')} of dumps disagree in all)" if num_folders > 1 else ""
-    )
+    if num_folders > 1:
+        others = f" ({counted(num_folders, 'folder')} of dumps disagree in all)"
+    else:
+        others = ""
     most, *rest = found.versions
-    never = [f"{ranks_text(found.absent)}: never called it"] if found.absent else []
+    if found.absent:
+        never = [f"{ranks_text(found.absent)}: never called it"]
+    else:
+        never = []
     return Finding(
         name=NAME,
         outcome="differs",

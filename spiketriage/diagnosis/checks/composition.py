@@ -53,11 +53,10 @@ def run(view: View) -> tuple[Finding, ...]:
             ),
         )
     before = {step: mix for step, mix in mixes.items() if step < suspect}
-    others = (
-        before
-        if len(before) >= MIN_STEPS
-        else {step: mix for step, mix in mixes.items() if step != suspect}
-    )
+    if len(before) >= MIN_STEPS:
+        others = before
+    else:
+        others = {step: mix for step, mix in mixes.items() if step != suspect}
     if len(others) < MIN_STEPS:
         reason = f"only {counted(len(others), 'other step')} to compare with"
         return (untestable(NAME, reason, where=Where(step=suspect)),)
@@ -66,12 +65,11 @@ def run(view: View) -> tuple[Finding, ...]:
 
 
 def _mix(records: Mapping[int, StepRecord], index: DataIndex) -> _Mix:
-    documents = [
-        index.documents[n]
-        for r in records.values()
-        for n in documents_of(r)
-        if n in index.documents
-    ]
+    documents = []
+    for r in records.values():
+        for n in documents_of(r):
+            if n in index.documents:
+                documents.append(index.documents[n])
     num_bytes: Counter[str] = Counter()
     for document in documents:
         num_bytes[document.source] += document.length_bytes
@@ -97,7 +95,10 @@ def _compare(
             ),
         )
     alike = sum(1 for other in after.values() if _deviance(other, usual) > limit)
-    stays = f"; {alike} of {counted(len(after), 'later step')} are unusual too" if after else ""
+    if after:
+        stays = f"; {alike} of {counted(len(after), 'later step')} are unusual too"
+    else:
+        stays = ""
     return Finding(
         name=NAME,
         outcome="differs",
@@ -130,9 +131,9 @@ def _excess(mix: _Mix, usual: _Mix, source: str) -> float:
     )
     expected = (usual.num_documents.get(source, 0) + 0.5) / (total + 0.5 * num_sources)
     number = mix.num_documents.get(source, 0)
-    return (
-        number * math.log(number / (sum(mix.num_documents.values()) * expected)) if number else 0.0
-    )
+    if number:
+        return number * math.log(number / (sum(mix.num_documents.values()) * expected))
+    return 0.0
 
 
 def _deviance(mix: _Mix, usual: _Mix) -> float:

@@ -83,11 +83,11 @@ def _foreign(content: Mapping[str, str], index: DataIndex) -> tuple[str, ...]:
 
     Unknown documents are for the check of ids.
     """
-    return tuple(
-        name
-        for name, seen in content.items()
-        if name in index.documents and index.documents[name].digest != seen
-    )
+    result: list[str] = []
+    for name, seen in content.items():
+        if name in index.documents and index.documents[name].digest != seen:
+            result.append(name)
+    return tuple(result)
 
 
 def _differs(name: str, foreign: list[_Foreign], index: DataIndex) -> Finding:

@@ -103,12 +103,12 @@ def run(view: View) -> tuple[Finding, ...]:
 
 def _chosen(view: View, suspect: int, index: DataIndex) -> dict[int, tuple[Document, ...]]:
     records = view.history().get(suspect, {})
-    return {
-        rank: tuple(
+    result: dict[int, tuple[Document, ...]] = {}
+    for rank, record in records.items():
+        result[rank] = tuple(
             index.documents[name] for name in documents_of(record) if name in index.documents
         )
-        for rank, record in records.items()
-    }
+    return result
 
 
 def _judge(suspect: int, chosen: Mapping[int, tuple[Document, ...]], index: DataIndex) -> Finding:
@@ -123,7 +123,8 @@ def _judge(suspect: int, chosen: Mapping[int, tuple[Document, ...]], index: Data
     refused: list[_Group] = []
     for rank, documents in sorted(chosen.items()):
         for group in _groups(rank, documents, index, others):
-            if reason := _unjudgeable(group):
+            reason = _unjudgeable(group)
+            if reason:
                 notes.append(f"rank {rank}, {group.sources}: {reason}")
                 refused.append(group)
             else:
@@ -225,21 +226,20 @@ def _oddities(group: _Group) -> list[_Oddity]:
         ("zlib ratio", own.zlib_ratio, least_zlib, 0.6 * least_zlib / own.zlib_ratio),
         ("zlib ratio", own.zlib_ratio, most_zlib, own.zlib_ratio / (1.3 * most_zlib)),
     )
-    return [
-        _Oddity(group=group, measure=name, seen=seen, usual=bound, ratio=ratio)
-        for name, seen, bound, ratio in limits
-        if ratio > 1
-    ]
+    result: list[_Oddity] = []
+    for name, seen, bound, ratio in limits:
+        if ratio > 1:
+            result.append(_Oddity(group=group, measure=name, seen=seen, usual=bound, ratio=ratio))
+    return result
 
 
 def _random_profiles(group: _Group, totals: Mapping[str, Shares]) -> Iterator[_Profile]:
     """Profiles of texts with exactly as many bytes of each source, each from documents in random order."""
     draw = random.Random(len(group.text))
     for _ in range(NUM_GROUPS):
-        texts = {
-            p.source: _filled(draw.sample(p.others, len(p.others)), p.size_bytes)
-            for p in group.parts
-        }
+        texts = {}
+        for p in group.parts:
+            texts[p.source] = _filled(draw.sample(p.others, len(p.others)), p.size_bytes)
         rest = {source: totals[source] - _counts(text) for source, text in texts.items()}
         yield _profile(b"".join(texts.values()), _expected(group, rest))
 
@@ -288,7 +288,10 @@ def _kl_bits(counts: Shares, expected: Shares) -> float:
 
 def _differs(suspect: int, odd: _Oddity, told: str) -> Finding:
     group = odd.group
-    documents = [document.id for part in group.parts for document in part.documents]
+    documents = []
+    for part in group.parts:
+        for document in part.documents:
+            documents.append(document.id)
     return Finding(
         name=NAME,
         outcome="differs",

@@ -35,7 +35,8 @@ def run(view: View) -> tuple[Finding, ...]:
             num_compared += bool(
                 _left_by(earlier).keys() & stage_digests(later, "params_before").keys()
             )
-            if found := _break_between(earlier, later):
+            found = _break_between(earlier, later)
+            if found:
                 breaks.append(found)
     if breaks:
         return (_differs(sorted(breaks, key=lambda item: (item.record.step, item.record.rank))),)
@@ -83,8 +84,14 @@ def _left_by(earlier: StepRecord | LoadRecord) -> dict[str, str]:
 def _differs(breaks: list[_Break]) -> Finding:
     first = breaks[0]
     step, rank = first.record.step, first.record.rank
-    others = f" (and {first.num_tensors - 1} other tensors)" if first.num_tensors > 1 else ""
-    again = f"; it happened {len(breaks)} times in all" if len(breaks) > 1 else ""
+    if first.num_tensors > 1:
+        others = f" (and {first.num_tensors - 1} other tensors)"
+    else:
+        others = ""
+    if len(breaks) > 1:
+        again = f"; it happened {len(breaks)} times in all"
+    else:
+        again = ""
     return Finding(
         name=NAME,
         outcome="differs",

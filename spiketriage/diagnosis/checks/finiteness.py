@@ -39,7 +39,10 @@ def run(view: View) -> tuple[Finding, ...]:
 def _nonfinite(step: int, records: Mapping[int, StepRecord], num_steps: int) -> Finding:
     link = _first_link(records)
     ranks = sorted(rank for rank, record in records.items() if link in record.nonfinite)
-    others = f", on {len(ranks)} of {len(records)} ranks" if len(ranks) > 1 else ""
+    if len(ranks) > 1:
+        others = f", on {len(ranks)} of {len(records)} ranks"
+    else:
+        others = ""
     return Finding(
         name=NAME,
         outcome="nonfinite",
@@ -58,9 +61,8 @@ def _first_link(records: Mapping[int, StepRecord]) -> Link:
 
     Within it the order in which the lowest rank listed its links.
     """
-    listed = [
-        (position(link.stage), rank, at, link)
-        for rank, r in records.items()
-        for at, link in enumerate(r.nonfinite)
-    ]
+    listed = []
+    for rank, r in records.items():
+        for at, link in enumerate(r.nonfinite):
+            listed.append((position(link.stage), rank, at, link))
     return min(listed)[3]

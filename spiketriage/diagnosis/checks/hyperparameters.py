@@ -58,18 +58,25 @@ def run(view: View) -> tuple[Finding, ...]:
 
 
 def _wrong_as_applied(view: View, references: Mapping[int, Manifest | None]) -> list[_Wrong]:
-    stated = {
-        attempt: _by_metric(manifest.hparams)
-        for attempt, manifest in references.items()
-        if manifest
-    }
-    return [
-        _Wrong(step=step, rank=rank, field=name, expected=expected, seen=record.metrics[name])
-        for step, records in view.history().items()
-        for rank, record in sorted(records.items())
-        for name, expected in stated.get(record.attempt, {}).items()
-        if name in record.metrics and not _equal(record.metrics[name], expected)
-    ]
+    stated = {}
+    for attempt, manifest in references.items():
+        if manifest:
+            stated[attempt] = _by_metric(manifest.hparams)
+    result: list[_Wrong] = []
+    for step, records in view.history().items():
+        for rank, record in sorted(records.items()):
+            for name, expected in stated.get(record.attempt, {}).items():
+                if name in record.metrics and not _equal(record.metrics[name], expected):
+                    result.append(
+                        _Wrong(
+                            step=step,
+                            rank=rank,
+                            field=name,
+                            expected=expected,
+                            seen=record.metrics[name],
+                        )
+                    )
+    return result
 
 
 def _wrong_as_stated(view: View, references: Mapping[int, Manifest | None]) -> list[_Wrong]:

@@ -62,9 +62,10 @@ def run(view: View) -> tuple[Finding, ...]:
     uses = _uses(view.history())
     if not uses:
         return (untestable(NAME, "no step recorded the documents it used"),)
-    unknown = [
-        use for use in uses if view.index is not None and use.document not in view.index.documents
-    ]
+    unknown = []
+    for use in uses:
+        if view.index is not None and use.document not in view.index.documents:
+            unknown.append(use)
     if unknown:
         return (_unknown(unknown),)
     tally = _tally(uses, view.index)
@@ -75,7 +76,10 @@ def run(view: View) -> tuple[Finding, ...]:
         return (untestable(NAME, reason),)
     if tally.repetitions:
         return (_repeated(tally.repetitions),)
-    scope = "each in the index, " if view.index else "(no index to look them up in) "
+    if view.index:
+        scope = "each in the index, "
+    else:
+        scope = "(no index to look them up in) "
     return (
         agrees(
             NAME,
@@ -88,12 +92,12 @@ def run(view: View) -> tuple[Finding, ...]:
 
 
 def _uses(history: History) -> list[_Use]:
-    return [
-        _Use(step=step, rank=rank, document=name, epoch=_epoch(record.ids))
-        for step, records in history.items()
-        for rank, record in sorted(records.items())
-        for name in documents_of(record)
-    ]
+    result: list[_Use] = []
+    for step, records in history.items():
+        for rank, record in sorted(records.items()):
+            for name in documents_of(record):
+                result.append(_Use(step=step, rank=rank, document=name, epoch=_epoch(record.ids)))
+    return result
 
 
 def _tally(uses: Sequence[_Use], index: DataIndex | None) -> _Tally:
@@ -125,8 +129,13 @@ def _tally(uses: Sequence[_Use], index: DataIndex | None) -> _Tally:
 
 
 def _epoch(ids: object) -> int | None:
-    epoch = ids.get("epoch") if isinstance(ids, Mapping) else None
-    return epoch if isinstance(epoch, int) else None
+    if isinstance(ids, Mapping):
+        epoch = ids.get("epoch")
+    else:
+        epoch = None
+    if isinstance(epoch, int):
+        return epoch
+    return None
 
 
 def _unknown(unknown: list[_Use]) -> Finding:
@@ -148,9 +157,10 @@ def _repeated(repetitions: Sequence[_Repetition]) -> Finding:
     use, before = repetitions[0].use, repetitions[0].before
     steps = counted(len({item.use.step for item in repetitions}), "step")
     if before.step == use.step:
-        place = (
-            "twice by this rank" if before.rank == use.rank else f"by rank {before.rank} as well"
-        )
+        if before.rank == use.rank:
+            place = "twice by this rank"
+        else:
+            place = f"by rank {before.rank} as well"
     else:
         place = f"again, after step {before.step} on rank {before.rank}"
     return Finding(

@@ -80,11 +80,10 @@ def run(view: View) -> tuple[Finding, ...]:
             ),
         )
     kinds = {str(schedule.get("kind")) for schedule in schedules.values()}
-    reason = (
-        f"schedule of unknown kind {', '.join(sorted(kinds))}"
-        if kinds
-        else "no manifest states a schedule"
-    )
+    if kinds:
+        reason = f"schedule of unknown kind {', '.join(sorted(kinds))}"
+    else:
+        reason = "no manifest states a schedule"
     known = any(scheduled_lr(schedule, 1) is not None for schedule in schedules.values())
     return (untestable(NAME, "no step recorded its learning rate" if known else reason),)
 
@@ -110,7 +109,10 @@ def _applied(view: View, schedules: Mapping[int, Mapping[str, Any]]) -> list[_Ap
             schedule = schedules.get(record.attempt, {})
             # A schedule stepped with the optimizer does not count what was skipped; one of the
             # step's number does.
-            taken = step - num_left_out[rank] if schedule.get("counts") == "updates" else step
+            if schedule.get("counts") == "updates":
+                taken = step - num_left_out[rank]
+            else:
+                taken = step
             expected = scheduled_lr(schedule, taken)
             if expected is not None and "lr" in record.metrics:
                 seen = record.metrics["lr"]
@@ -135,10 +137,19 @@ def _close(seen: float, expected: float) -> bool:
 def _differs(wrong: list[_Applied]) -> Finding:
     first = wrong[0]
     ranks = {item.rank for item in wrong}
-    on_rank = wrong if len(ranks) == 1 else [item for item in wrong if item.rank == first.rank]
-    ratio = first.seen / first.expected if first.expected else math.inf
+    if len(ranks) == 1:
+        on_rank = wrong
+    else:
+        on_rank = [item for item in wrong if item.rank == first.rank]
+    if first.expected:
+        ratio = first.seen / first.expected
+    else:
+        ratio = math.inf
     alike = _looks_like(on_rank)
-    as_if = f", as if the counter stood at step {alike}" if alike is not None else ""
+    if alike is not None:
+        as_if = f", as if the counter stood at step {alike}"
+    else:
+        as_if = ""
     return Finding(
         name=NAME,
         outcome="differs",

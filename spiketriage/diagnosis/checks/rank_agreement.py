@@ -46,11 +46,10 @@ def run(view: View) -> tuple[Finding, ...]:
     """Five findings: the counters, then the four replicated stages in chain order."""
     missing = view.telemetry.missing_ranks
     if len(view.telemetry.ranks) < 2:
-        reason = (
-            f"telemetry of {ranks_text(missing)} is missing"
-            if missing
-            else "the run has a single rank"
-        )
+        if missing:
+            reason = f"telemetry of {ranks_text(missing)} is missing"
+        else:
+            reason = "the run has a single rank"
         return tuple(untestable(name, reason) for name in (COUNTERS, *STAGE_OF))
     history = view.history()
     return (_counters(view, history), *_stages(view, history))
@@ -61,14 +60,14 @@ def run(view: View) -> tuple[Finding, ...]:
 
 def _stages(view: View, history: History) -> tuple[Finding, ...]:
     first = _first_difference(history)
-    note = (
-        f" ({ranks_text(view.telemetry.missing_ranks)} left no telemetry)"
-        if view.telemetry.missing_ranks
-        else ""
-    )
-    return tuple(
-        _stage(view, history, name, stage, first, note) for name, stage in STAGE_OF.items()
-    )
+    if view.telemetry.missing_ranks:
+        note = f" ({ranks_text(view.telemetry.missing_ranks)} left no telemetry)"
+    else:
+        note = ""
+    result: list[Finding] = []
+    for name, stage in STAGE_OF.items():
+        result.append(_stage(view, history, name, stage, first, note))
+    return tuple(result)
 
 
 def _stage(
@@ -83,18 +82,18 @@ def _stage(
         return untestable(name, reason, where=Where(step=first.step, stage=stage))
     if not num_steps:
         return untestable(name, f"no step recorded digests of {stage} on two ranks")
-    scope = (
-        f"up to and including step {until}"
-        if until is not None
-        else f"at all {counted(num_steps, 'step')}"
-    )
+    if until is not None:
+        scope = f"up to and including step {until}"
+    else:
+        scope = f"at all {counted(num_steps, 'step')}"
     return agrees(name, f"{stage} is equal on all ranks {scope}{note}")
 
 
 def _first_difference(history: History) -> _Difference | None:
     for step, records in history.items():
         for stage in STAGE_OF.values():
-            if keys := differing_keys(records, stage):
+            keys = differing_keys(records, stage)
+            if keys:
                 return _Difference(step=step, stage=stage, keys=keys, records=records)
     return None
 
@@ -109,11 +108,10 @@ def _num_compared(history: History, stage: str, until: int | None) -> int:
 def _differs(view: View, name: str, found: _Difference, note: str) -> Finding:
     key = found.keys[0]
     odd = _odd_rank(view, found)
-    who = (
-        f"rank {odd} stands apart"
-        if odd is not None
-        else "which rank is wrong cannot be told from the ranks alone"
-    )
+    if odd is not None:
+        who = f"rank {odd} stands apart"
+    else:
+        who = "which rank is wrong cannot be told from the ranks alone"
     digests = {
         rank: stage_digests(record, found.stage).get(key, b"")
         for rank, record in found.records.items()
@@ -145,7 +143,9 @@ def _odd_rank(view: View, found: _Difference) -> int | None:
             rank for rank, record in found.records.items() if kept_own_gradient(record, found.keys)
         ]
     alone = list(suspects)
-    return alone[0] if len(alone) == 1 else _outvoted(found)
+    if len(alone) == 1:
+        return alone[0]
+    return _outvoted(found)
 
 
 def _lost_memory(view: View, found: _Difference, rank: int) -> bool:
@@ -166,7 +166,9 @@ def _outvoted(found: _Difference) -> int | None:
     }
     votes = Counter(digests.values())
     alone = [rank for rank, value in digests.items() if votes[value] == 1]
-    return alone[0] if len(alone) == 1 and len(digests) > 2 else None
+    if len(alone) == 1 and len(digests) > 2:
+        return alone[0]
+    return None
 
 
 # --- the counters
@@ -204,14 +206,16 @@ def _different_load(view: View) -> Finding | None:
 
 def _different_steps(view: View, history: History) -> Finding | None:
     """A step that a rank lacks, unless its file is damaged there or the run ended within that step."""
-    torn = {
-        segment.rank for segment in view.telemetry.segments if segment.torn_bytes or segment.problem
-    }
+    torn = set()
+    for segment in view.telemetry.segments:
+        if segment.torn_bytes or segment.problem:
+            torn.add(segment.rank)
     last = max(history, default=0)
     for step, records in history.items():
-        lacking = [
-            rank for rank in view.telemetry.ranks if rank not in records and rank not in torn
-        ]
+        lacking = []
+        for rank in view.telemetry.ranks:
+            if rank not in records and rank not in torn:
+                lacking.append(rank)
         if lacking and step != last:
             summary = (
                 f"step {step} was recorded by {ranks_text(sorted(records))} but not by "

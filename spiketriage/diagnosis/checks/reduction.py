@@ -48,11 +48,10 @@ def run(view: View) -> tuple[Finding, ...]:
 
 
 def _testable(records: Mapping[int, StepRecord]) -> bool:
-    both = [
-        r
-        for r in records.values()
-        if stage_digests(r, "local_gradient") and stage_digests(r, "reduced_gradient")
-    ]
+    both = []
+    for r in records.values():
+        if stage_digests(r, "local_gradient") and stage_digests(r, "reduced_gradient"):
+            both.append(r)
     return len(both) > 1
 
 

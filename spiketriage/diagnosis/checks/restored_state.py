@@ -61,7 +61,10 @@ def _check_field(view: View, field: str) -> Finding:
 
 def _compare(view: View, load: LoadRecord, field: str) -> _Comparison | None:
     manifest = view.manifest(load.generation)
-    saved = manifest.fields.get(f"rank-{load.rank}", {}) if manifest else {}
+    if manifest:
+        saved = manifest.fields.get(f"rank-{load.rank}", {})
+    else:
+        saved = {}
     expected, seen = saved.get(field), load.fields.get(field)
     if saved.get(PLACEMENT) != load.fields.get(PLACEMENT):
         return None  # onto other ranks: each holds other pieces, and its own generators
@@ -74,7 +77,10 @@ def _differs(view: View, field: str, wrong: list[_Comparison]) -> Finding:
     first = wrong[0]
     ranks = [item.load.rank for item in wrong if item.load.attempt == first.load.attempt]
     tensors = _differing_tensors(first, field)
-    first_tensor = f", first in {tensors[0]} ({counted(len(tensors), 'tensor')})" if tensors else ""
+    if tensors:
+        first_tensor = f", first in {tensors[0]} ({counted(len(tensors), 'tensor')})"
+    else:
+        first_tensor = ""
     origin = _origin(view, field, first)
     return Finding(
         name=f"{NAME}-{field}",
@@ -92,7 +98,9 @@ def _differs(view: View, field: str, wrong: list[_Comparison]) -> Finding:
 def _differing_tensors(item: _Comparison, field: str) -> tuple[str, ...]:
     expected = item.manifest.tensors.get(f"rank-{item.load.rank}", {}).get(field, {})
     seen = item.load.tensors.get(field, {})
-    return tuple(name for name in expected if seen.get(name) != expected[name]) if seen else ()
+    if seen:
+        return tuple(name for name in expected if seen.get(name) != expected[name])
+    return ()
 
 
 def _origin(view: View, field: str, item: _Comparison) -> str:

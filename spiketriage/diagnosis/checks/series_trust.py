@@ -35,7 +35,10 @@ def run(view: View) -> tuple[Finding, ...]:
         )
     if not series:
         return ()  # our recorder's telemetry says itself what it could not record
-    told = f"; {counted(hidden, 'value')} that the logs hide were made visible" if hidden else ""
+    if hidden:
+        told = f"; {counted(hidden, 'value')} that the logs hide were made visible"
+    else:
+        told = ""
     return (
         agrees(
             NAME, f"nothing speaks against the {len(series)} series of the logs{told}", judged=False

@@ -67,4 +67,6 @@ def _differs(severe: Sequence[Event], *, judged: bool) -> Finding:
 
 def _place(event: Event) -> str:
     parts = " ".join(part for part in (event.at, event.host, event.device) if part)
-    return f"{parts}: " if parts else ""
+    if parts:
+        return f"{parts}: "
+    return ""

@@ -23,10 +23,12 @@ def arms(setting: Setting) -> tuple[Arm, ...]:
     """The first clean batch on two states."""
     if setting.older_good is None:
         return ()
-    return tuple(
-        Arm(control=setting.probe(batch=batch), variant=setting.probe(batch=batch, older=True))
-        for batch in setting.clean[:1]
-    )
+    result: list[Arm] = []
+    for batch in setting.clean[:1]:
+        result.append(
+            Arm(control=setting.probe(batch=batch), variant=setting.probe(batch=batch, older=True))
+        )
+    return tuple(result)
 
 
 def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:

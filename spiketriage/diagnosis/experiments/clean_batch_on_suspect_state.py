@@ -22,9 +22,10 @@ ABOUT = "clean batches on the suspect state, against the suspect batch on the sa
 def arms(setting: Setting) -> tuple[Arm, ...]:
     """Every clean batch against the suspect one."""
     control = setting.probe(batch=setting.suspect)
-    return tuple(
-        Arm(control=control, variant=setting.probe(batch=batch)) for batch in setting.clean
-    )
+    result: list[Arm] = []
+    for batch in setting.clean:
+        result.append(Arm(control=control, variant=setting.probe(batch=batch)))
+    return tuple(result)
 
 
 def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:

@@ -21,7 +21,9 @@ ABOUT = "one step from a generation after the incident, against what production 
 def arms(setting: Setting) -> tuple[Arm, ...]:
     """The later step, with the suspect window's replay as the control that differs."""
     later = setting.later_replay()
-    return () if later is None else (Arm(control=setting.replay(), variant=later),)
+    if later is None:
+        return ()
+    return (Arm(control=setting.replay(), variant=later),)
 
 
 def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:

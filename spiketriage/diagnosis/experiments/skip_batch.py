@@ -35,7 +35,10 @@ def read(setting: Setting, answers: Mapping[str, Answer]) -> Finding:
             NAME, f"step {setting.suspect} was executed although it was to be left out"
         )
     worst = max(scores)
-    outcome = "agrees" if worst <= setting.threshold else "differs"
+    if worst <= setting.threshold:
+        outcome = "agrees"
+    else:
+        outcome = "differs"
     return Finding(
         name=NAME,
         outcome=outcome,  # type: ignore[arg-type]

@@ -57,7 +57,10 @@ def start() -> None:
     fate = json.loads((here / "fate.json").read_text(encoding="utf-8"))
     sys.path.insert(0, fate["code"])
     trainer = importlib.import_module("trainer.trainer")
-    hook = load_hook(here / "hook.py") if (here / "hook.py").exists() else None
+    if (here / "hook.py").exists():
+        hook = load_hook(here / "hook.py")
+    else:
+        hook = None
     bend(trainer.Trainer, fate, hook)
     importlib.import_module("trainer.main").main()
 

@@ -44,11 +44,10 @@ def read_generations(
         raise EvidenceError(
             f"{folder}: checkpoints cannot be read: {error.strerror or error}"
         ) from error
-    facts = [
-        native.read_generation(path, verify=verify, executor=executor)
-        for path in children
-        if _is_ours(path)
-    ]
+    facts = []
+    for path in children:
+        if _is_ours(path):
+            facts.append(native.read_generation(path, verify=verify, executor=executor))
     if not facts:
         claims = discover(folder, wanted=lambda claim: claim.kind == "checkpoint").claims
         facts = [_read(one, folder, verify=verify, executor=executor) for one in claims]
@@ -98,7 +97,10 @@ def _read(
         return _unreadable(folder, claim.path, layout.NAME, error.message)
     if claim.path == folder:
         facts = replace(facts, files=_named_files(facts))
-    measured = measure(facts, is_full=True, executor=executor) if verify else None
+    if verify:
+        measured = measure(facts, is_full=True, executor=executor)
+    else:
+        measured = None
     return _generation(folder, facts, measured)
 
 
@@ -107,7 +109,10 @@ def _named_files(facts: CheckpointFacts) -> tuple[StoredFile, ...]:
 
     Beside weights in the run's own folder lies the rest of the run.
     """
-    named = {chunk.path for tensor in facts.tensors for chunk in tensor.chunks}
+    named = set()
+    for tensor in facts.tensors:
+        for chunk in tensor.chunks:
+            named.add(chunk.path)
     named |= {field.path for field in facts.fields} | {extent.path for extent in facts.extents}
     return tuple(file for file in facts.files if file.path in named)
 
@@ -157,13 +162,15 @@ def steps_told(stated: Mapping[str, int]) -> str:
 
 
 def _sentence(facts: CheckpointFacts, damage: Damage) -> str:
-    path = facts.path / damage.path if damage.path else facts.path
-    owners = {
-        tensor.parameter
-        for tensor in facts.tensors
-        for chunk in tensor.chunks
-        if chunk.path == damage.path and chunk.start < damage.end and damage.start < chunk.end
-    }
+    if damage.path:
+        path = facts.path / damage.path
+    else:
+        path = facts.path
+    owners = set()
+    for tensor in facts.tensors:
+        for chunk in tensor.chunks:
+            if chunk.path == damage.path and chunk.start < damage.end and damage.start < chunk.end:
+                owners.add(tensor.parameter)
     unnamed = sorted(name for name in owners if name and name not in damage.name)
     whose = f", of {some(unnamed)}" if unnamed else ""  # an optimizer's own keys are numbers
     where = f"bytes {damage.start} to {damage.end}"

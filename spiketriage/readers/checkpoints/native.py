@@ -252,16 +252,20 @@ def _measure(
     measured.nonfinite += nonfinite(facts.tensors, found)
     # Buffers are no weights: a factor that brings a gradient into FP8 is a million and more, a
     # fresh history all zeros.
-    trained = [
-        tensor for tensor in facts.tensors if not tensor.name.startswith(wire.GROUPS["buffers"])
-    ]
+    trained = []
+    for tensor in facts.tensors:
+        if not tensor.name.startswith(wire.GROUPS["buffers"]):
+            trained.append(tensor)
     measured.odd += oddities(trained, found)
     measured.notes += suspicions(trained, found)
 
 
 def _changed(file: Path, entry: FileEntry, seen: str, damaged: list[str]) -> str:
     """The tensors are named by the checksum that torch keeps beside each of them."""
-    names = f" ({', '.join(damaged[:3])}{' …' if len(damaged) > 3 else ''})" if damaged else ""
+    if damaged:
+        names = f" ({', '.join(damaged[:3])}{' …' if len(damaged) > 3 else ''})"
+    else:
+        names = ""
     return f"{file}: digest: expected {entry.digest}, found {seen}{names}"
 
 

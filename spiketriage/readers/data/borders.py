@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiketriage.errors import CorruptFileError, EvidenceError
-from spiketriage.nouns.telemetry import Integers
+from spiketriage.nouns.series import Integers
 from spiketriage.readers.data.disk import BLOCK_BYTES, blocks, elements, read_range
 
 
@@ -65,7 +65,9 @@ class Borders:
     def num_items(self) -> int:
         """Items of the stream; an empty stream has none."""
         found = int(self.ends[-1]) if len(self.ends) else 0
-        return found if self.opening or self.closed else found + 1
+        if self.opening or self.closed:
+            return found
+        return found + 1
 
     def start_of(self, number: int) -> int:
         """The element at which item `number` starts.
@@ -79,7 +81,9 @@ class Borders:
             return self.stream.num_elements
         if self.opening:
             return self._separator(number)
-        return self._separator(number - 1) + 1 if number else 0
+        if number:
+            return self._separator(number - 1) + 1
+        return 0
 
     def item_at(self, element: int) -> int:
         """The item that an element of the stream lies in.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.nouns.file import StoredFile
-from spiketriage.nouns.telemetry import Integers
+from spiketriage.nouns.series import Integers
 from spiketriage.readers.look import look, look_at_file
 
 T = TypeVar("T")
@@ -198,8 +198,8 @@ def parts_of(path: Path, suffixes: tuple[str, ...]) -> tuple[Path, ...]:
     seen = look(path)
     if not seen.is_folder:
         return (path,)
-    return tuple(
-        path / name
-        for name in seen.names
-        if name.lower().endswith(suffixes) and is_file(path / name)
-    )
+    result: list[Path] = []
+    for name in seen.names:
+        if name.lower().endswith(suffixes) and is_file(path / name):
+            result.append(path / name)
+    return tuple(result)

@@ -17,7 +17,7 @@ import numpy as np
 
 from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
 from spiketriage.nouns.data import DataFacts
-from spiketriage.nouns.telemetry import Integers
+from spiketriage.nouns.series import Integers
 from spiketriage.readers.data import disk
 from spiketriage.readers.data.borders import Stream, borders
 from spiketriage.readers.data.npy_file import MAGIC as NPY_MAGIC
@@ -75,11 +75,10 @@ class _Part:
 def claims(seen: Look) -> float:
     """A shard header, a usual name, or a name that such a file could have."""
     if seen.is_folder:
-        tried = [
-            _file_claim(name, disk.head_of(seen.path / name))
-            for name in seen.names[:64]
-            if name.endswith(SUFFIXES)
-        ]
+        tried = []
+        for name in seen.names[:64]:
+            if name.endswith(SUFFIXES):
+                tried.append(_file_claim(name, disk.head_of(seen.path / name)))
         return 0.9 * max(tried, default=0.0)
     return _file_claim(seen.path.name, seen.head)
 
@@ -191,13 +190,17 @@ def instances_of_step(
     """
     if step < 1 or global_batch < 1:
         raise RefusedError(f"step {step} with a global batch of {global_batch}: both start at 1")
-    where = order if order is not None else _order_beside(path, epoch)
+    if order is not None:
+        where = order
+    else:
+        where = _order_beside(path, epoch)
     size_bytes = look_at_file(where).size_bytes
     stated = ORDER.fullmatch(where.name)
     if size_bytes % 4 or (stated and int(stated["size"]) * 4 != size_bytes):
-        expected = (
-            f"4 bytes for each of {stated['size']} instances" if stated else "4 bytes an instance"
-        )
+        if stated:
+            expected = f"4 bytes for each of {stated['size']} instances"
+        else:
+            expected = "4 bytes an instance"
         raise CorruptFileError(where, "size", expected=expected, seen=f"{size_bytes} bytes")
     first, last = (step - 1) * global_batch, step * global_batch
     if last * 4 > size_bytes:
@@ -261,7 +264,9 @@ def _file_claim(name: str, head: bytes) -> float:
 
 
 def _magic(head: bytes) -> int:
-    return int.from_bytes(head[:4], "little") if len(head) >= 4 else 0
+    if len(head) >= 4:
+        return int.from_bytes(head[:4], "little")
+    return 0
 
 
 def _parts(path: Path) -> tuple[_Part, ...]:

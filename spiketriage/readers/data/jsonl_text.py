@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
 from spiketriage.nouns.data import DataFacts
-from spiketriage.nouns.telemetry import Integers
+from spiketriage.nouns.series import Integers
 from spiketriage.readers.data import disk
 from spiketriage.readers.data.borders import Borders, Stream, borders
 from spiketriage.readers.data.text_fields import FIELDS, tokens_of
@@ -48,7 +48,9 @@ def claims(seen: Look) -> float:
 
 def _claim(name: str, head: bytes) -> float:
     if _packing(head):
-        return 0.6 if any(f"{suffix}." in name for suffix in SUFFIXES[:2]) else 0.0
+        if any(f"{suffix}." in name for suffix in SUFFIXES[:2]):
+            return 0.6
+        return 0.0
     if head.startswith(LFS_HEAD) or not head:
         return 0.2 if name.endswith(SUFFIXES[:2]) else 0.0
     line, _, rest = head.lstrip().partition(b"\n")
@@ -56,7 +58,9 @@ def _claim(name: str, head: bytes) -> float:
         return 0.0
     if rest and not rest.lstrip().startswith(b"{"):
         return 0.0
-    return 0.85 if name.endswith(SUFFIXES) else 0.6
+    if name.endswith(SUFFIXES):
+        return 0.85
+    return 0.6
 
 
 def read(path: Path) -> DataFacts:
@@ -148,7 +152,8 @@ def _parts(path: Path) -> tuple[Path, ...]:
 
 def _open(path: Path) -> Borders:
     seen = look_at_file(path)
-    if packing := _packing(seen.head):
+    packing = _packing(seen.head)
+    if packing:
         raise EvidenceError(
             f"{path}: is compressed with {packing}, which is not read", hint="unpack a copy of it"
         )
@@ -183,7 +188,10 @@ def _problems(path: Path) -> list[str]:
         try:
             _line(path, lines, number)
         except EvidenceError as error:
-            torn = " (no line end follows: the line is torn)" if number and not lines.closed else ""
+            if number and not lines.closed:
+                torn = " (no line end follows: the line is torn)"
+            else:
+                torn = ""
             found.append(f"{error.message}{torn}")
     if lines.first_forbidden is not None:
         found.append(

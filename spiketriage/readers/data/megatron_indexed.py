@@ -17,7 +17,7 @@ import numpy as np
 
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.nouns.data import DataFacts
-from spiketriage.nouns.telemetry import Integers
+from spiketriage.nouns.series import Integers
 from spiketriage.readers.data import disk
 from spiketriage.readers.data.megatron_order import samples_of_step, sequences_of_samples
 from spiketriage.readers.look import Look, look, look_at_file
@@ -104,12 +104,11 @@ def claims(seen: Look) -> float:
     if not seen.is_folder:
         if seen.head.startswith(MAGIC):
             return 0.99
-        return (
-            0.95
-            if seen.path.suffix == ".bin"
-            and disk.head_of(seen.path.with_suffix(".idx")).startswith(MAGIC)
-            else 0.0
-        )
+        if seen.path.suffix == ".bin" and disk.head_of(seen.path.with_suffix(".idx")).startswith(
+            MAGIC
+        ):
+            return 0.95
+        return 0.0
     indexes = [name for name in seen.names if name.endswith(".idx")]
     if not indexes and _is_index(_beside(seen.path)):
         return 0.9

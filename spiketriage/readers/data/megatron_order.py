@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
-from spiketriage.nouns.telemetry import Integers
+from spiketriage.nouns.series import Integers
 from spiketriage.readers.data.disk import read_range
 from spiketriage.readers.data.npy_file import NpyArray, as_rows, read_npy
 from spiketriage.readers.json_file import parse_object
@@ -82,7 +82,9 @@ def sequences_of_samples(
         )
     picked = shuffle.rows(samples.start, samples.stop)
     found = [_sequences_of(order, starts, int(sample)) for sample in picked]
-    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+    if found:
+        return np.concatenate(found)
+    return np.zeros(0, dtype=np.int64)
 
 
 def _sequences_of(order: NpyArray, starts: NpyArray, sample: int) -> Integers:
@@ -156,11 +158,11 @@ def _caches_in(folder: Path) -> list[_Cache]:
         raise RefusedError(f"{folder}: {blend}")
     ends = f"{KINDS[0]}.npy"
     bases = sorted(name.removesuffix(ends) for name in names if name.endswith(ends))
-    return [
-        _cache(folder, base)
-        for base in bases
-        if all(f"{base}{kind}.npy" in names for kind in KINDS)
-    ]
+    result: list[_Cache] = []
+    for base in bases:
+        if all(f"{base}{kind}.npy" in names for kind in KINDS):
+            result.append(_cache(folder, base))
+    return result
 
 
 def _cache(folder: Path, base: str) -> _Cache:

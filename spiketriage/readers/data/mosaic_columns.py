@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from spiketriage.errors import CorruptFileError
-from spiketriage.nouns.telemetry import Integers
+from spiketriage.nouns.series import Integers
 from spiketriage.readers.data.disk import integers, of_text
 
 DTYPES = {
@@ -51,7 +51,10 @@ def column_bytes(
     sizes = iter(integers(data[:at], np.dtype("<u4")).tolist())
     ends: dict[str, range] = {}
     for column in columns:
-        size = next(sizes, None) if column.size_bytes is None else column.size_bytes
+        if column.size_bytes is None:
+            size = next(sizes, None)
+        else:
+            size = column.size_bytes
         if size is None or at + size > len(data):
             raise CorruptFileError(
                 path,
@@ -77,7 +80,9 @@ def tokens_of(column: Column, data: bytes, path: Path, what: str) -> Integers:
     if kind == "str" or (kind == "bytes" and column.name == "text"):
         return of_text(data)
     if kind == "bytes":
-        return integers(data, np.dtype("<i8")) if len(data) % 8 == 0 else of_text(data)
+        if len(data) % 8 == 0:
+            return integers(data, np.dtype("<i8"))
+        return of_text(data)
     if kind != "ndarray":
         expected = "text, bytes or an array of integers"
         raise CorruptFileError(

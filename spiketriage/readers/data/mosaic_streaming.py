@@ -20,7 +20,7 @@ from spiketriage.digests import read_pass
 from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
 from spiketriage.nouns.data import DataFacts
 from spiketriage.nouns.file import StoredFile
-from spiketriage.nouns.telemetry import Integers
+from spiketriage.nouns.series import Integers
 from spiketriage.readers.data import disk
 from spiketriage.readers.data.mosaic_columns import Column, column_bytes, tokens_of
 from spiketriage.readers.json_file import is_count, is_inside, parse_object, read_bytes
@@ -79,14 +79,14 @@ def claims(seen: Look) -> float:
     if seen.is_folder:
         if INDEX not in seen.names:
             return 0.0
-        return (
-            0.95
-            if any(".mds" in name for name in seen.names)
-            else 0.6
-            if _is_index(disk.head_of(seen.path / INDEX))
-            else 0.0
-        )
-    return 0.95 if seen.path.name == INDEX and _is_index(seen.head) else 0.0
+        if any(".mds" in name for name in seen.names):
+            return 0.95
+        if _is_index(disk.head_of(seen.path / INDEX)):
+            return 0.6
+        return 0.0
+    if seen.path.name == INDEX and _is_index(seen.head):
+        return 0.95
+    return 0.0
 
 
 def read(path: Path) -> DataFacts:
@@ -225,7 +225,10 @@ def _is_index(head: bytes) -> bool:
 
 
 def _index(path: Path) -> _Set:
-    root = path.parent if path.name == INDEX and not disk.is_folder(path) else path
+    if path.name == INDEX and not disk.is_folder(path):
+        root = path.parent
+    else:
+        root = path
     return _Set(root=root, shards=_shards(root / INDEX))
 
 
@@ -298,9 +301,9 @@ def _columns(where: Path, number: int, value: dict[str, Any]) -> tuple[Column, .
 
 def _hashes(value: dict[str, Any]) -> dict[str, str]:
     listed = value.get("hashes")
-    return (
-        {k: v for k, v in listed.items() if isinstance(v, str)} if isinstance(listed, dict) else {}
-    )
+    if isinstance(listed, dict):
+        return {k: v for k, v in listed.items() if isinstance(v, str)}
+    return {}
 
 
 def _is_name(value: object) -> bool:
@@ -322,7 +325,9 @@ def _token_column(shard: _Shard) -> Column:
         for column in shard.columns
         if column.encoding.partition(":")[0] in ("ndarray", "str", "bytes")
     ]
-    return usable[0] if usable else shard.columns[0]
+    if usable:
+        return usable[0]
+    return shard.columns[0]
 
 
 def _guesses(shards: tuple[_Shard, ...]) -> tuple[str, ...]:
@@ -331,16 +336,19 @@ def _guesses(shards: tuple[_Shard, ...]) -> tuple[str, ...]:
         "bytes in the column of tokens are taken as 64-bit ids, llm-foundry's default: the "
         "index does not say"
     )
-    return (note,) if guess else ()
+    if guess:
+        return (note,)
+    return ()
 
 
 def _shard_problems(root: Path, shard: _Shard, size_bytes: int, is_packed: bool) -> list[str]:
     name, promised = (
         (shard.packed_name, shard.packed_bytes) if is_packed else (shard.name, shard.size_bytes)
     )
-    found = (
-        [] if size_bytes == promised else [f"{name}: expected {promised} bytes, found {size_bytes}"]
-    )
+    if size_bytes == promised:
+        found = []
+    else:
+        found = [f"{name}: expected {promised} bytes, found {size_bytes}"]
     if is_packed:
         return found
     table = 4 * (shard.num_samples + 2)
@@ -359,7 +367,10 @@ def _shard_problems(root: Path, shard: _Shard, size_bytes: int, is_packed: bool)
             f"{name}: expected {shard.num_samples} samples as the index says, found {values[0]}"
         )
     if (np.diff(offsets) < 0).any() or offsets[0] < table:
-        at = int(np.argmax(np.diff(offsets) < 0)) if (np.diff(offsets) < 0).any() else 0
+        if (np.diff(offsets) < 0).any():
+            at = int(np.argmax(np.diff(offsets) < 0))
+        else:
+            at = 0
         found.append(
             f"{name}: sample {at}: expected offsets that grow from {table}, found "
             f"{offsets[at : at + 2]}"
@@ -376,9 +387,10 @@ def _hash_of(path: Path, algorithm: str) -> str:
         raise EvidenceError(
             f"{path}: its {algorithm} cannot be checked: the algorithm is not known here"
         )
-    state: Any = (
-        XXH[algorithm]() if algorithm in XXH else hashlib.new(algorithm, usedforsecurity=False)
-    )
+    if algorithm in XXH:
+        state: Any = XXH[algorithm]()
+    else:
+        state = hashlib.new(algorithm, usedforsecurity=False)
     look_at_file(path)
     read_pass(path, (state.update,))
     return str(state.hexdigest())

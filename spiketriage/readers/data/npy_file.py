@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiketriage.errors import CorruptFileError
-from spiketriage.nouns.telemetry import Integers
+from spiketriage.nouns.series import Integers
 from spiketriage.readers.data.disk import integers, read_range
 from spiketriage.readers.look import look_at_file
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
 from spiketriage.nouns.data import DataFacts
-from spiketriage.nouns.telemetry import Integers
+from spiketriage.nouns.series import Integers
 from spiketriage.readers.data import disk
 from spiketriage.readers.data.text_fields import FIELDS, TOKEN_FIELDS, tokens_of
 from spiketriage.readers.look import Look, look_at_file
@@ -40,9 +40,13 @@ def claims(seen: Look) -> float:
     if not seen.is_folder:
         if seen.head.startswith(MAGIC):
             return 0.8
-        return 0.3 if seen.path.suffix in SUFFIXES else 0.0
+        if seen.path.suffix in SUFFIXES:
+            return 0.3
+        return 0.0
     first = next((name for name in seen.names if name.endswith(SUFFIXES)), None)
-    return 0.7 if first is not None and disk.head_of(seen.path / first).startswith(MAGIC) else 0.0
+    if first is not None and disk.head_of(seen.path / first).startswith(MAGIC):
+        return 0.7
+    return 0.0
 
 
 def read(path: Path) -> DataFacts:
@@ -190,9 +194,9 @@ def _opened(path: Path) -> Iterator[Any]:
 @disk.once_a_file
 def _num_rows(path: Path) -> int:
     with _opened(path) as file:
-        groups = [
-            file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)
-        ]
+        groups = []
+        for group in range(file.metadata.num_row_groups):
+            groups.append(file.metadata.row_group(group).num_rows)
         total = int(file.metadata.num_rows)
     if sum(groups) != total or any(rows < 0 for rows in groups):
         raise CorruptFileError(

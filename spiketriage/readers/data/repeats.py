@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spiketriage.nouns.telemetry import Integers
+from spiketriage.nouns.series import Integers
 
 NGRAM = 4
 MAX_TOKENS = 1 << 20  # of a longer document, its beginning is looked at

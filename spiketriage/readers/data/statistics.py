@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.data import DocumentFacts, TokenStatistics
-from spiketriage.nouns.telemetry import Integers
+from spiketriage.nouns.series import Integers
 from spiketriage.readers.data.repeats import repeats
 from spiketriage.readers.data.stores import DataStore
 
@@ -158,7 +158,10 @@ def counts_of(tokens: Integers, vocab_size: int | None) -> Integers:
     Ids without a place are not counted (see `unigram_counts`).
     """
     largest = int(tokens.max()) + 1 if len(tokens) else 0
-    size = vocab_size if vocab_size is not None else min(max(largest, 1), MAX_IDS)
+    if vocab_size is not None:
+        size = vocab_size
+    else:
+        size = min(max(largest, 1), MAX_IDS)
     known = tokens[(tokens >= 0) & (tokens < size)]
     return np.bincount(known, minlength=size).astype(np.int64)
 
@@ -181,7 +184,9 @@ def _compression_ratio(tokens: Integers, vocab_size: int | None) -> float:
 
 
 def _count_of(ids: Integers, counts: Integers, wanted: int | None) -> int:
-    return int(counts[ids == wanted].sum()) if wanted is not None else 0
+    if wanted is not None:
+        return int(counts[ids == wanted].sum())
+    return 0
 
 
 def _empty() -> TokenStatistics:

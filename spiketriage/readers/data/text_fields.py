@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from spiketriage.nouns.telemetry import Integers
+from spiketriage.nouns.series import Integers
 from spiketriage.readers.data.disk import of_text
 
 TOKEN_FIELDS = ("input_ids", "tokens", "token_ids")
@@ -37,18 +37,24 @@ def _value(value: Any, name: str) -> Integers | None:
     if name in TOKEN_FIELDS:
         return _ids(value)
     if name in TEXT_FIELDS:
-        return of_text(_encoded(value)) if isinstance(value, str) else None
+        if isinstance(value, str):
+            return of_text(_encoded(value))
+        return None
     if not isinstance(value, list):
         return None
     contents = [text for message in value if (text := _content(message)) is not None]
-    return of_text(_encoded("\n".join(contents))) if contents else None
+    if contents:
+        return of_text(_encoded("\n".join(contents)))
+    return None
 
 
 def _ids(value: Any) -> Integers | None:
     whole = isinstance(value, list) and all(
         type(item) is int and abs(item) <= MAX_ID for item in value
     )
-    return np.array(value, dtype=np.int64) if whole else None
+    if whole:
+        return np.array(value, dtype=np.int64)
+    return None
 
 
 def _content(message: Any) -> str | None:
@@ -56,13 +62,14 @@ def _content(message: Any) -> str | None:
         return None
     content = message.get("content", message.get("value"))
     if isinstance(content, list):  # parts of a multimodal message
-        parts = [
-            part["text"]
-            for part in content
-            if isinstance(part, dict) and isinstance(part.get("text"), str)
-        ]
+        parts = []
+        for part in content:
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                parts.append(part["text"])
         return "\n".join(parts)
-    return content if isinstance(content, str) else None
+    if isinstance(content, str):
+        return content
+    return None
 
 
 def _encoded(text: str) -> bytes:

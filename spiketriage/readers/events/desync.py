@@ -204,7 +204,9 @@ def _compare(present: Mapping[int, Call], absent: tuple[int, ...]) -> Aspect | N
             return aspect
     if absent:
         return "absent"
-    return "state" if len({call.finished for call in present.values()}) > 1 else None
+    if len({call.finished for call in present.values()}) > 1:
+        return "state"
+    return None
 
 
 def _told(
@@ -218,10 +220,9 @@ def _told(
 ) -> Disagreement:
     versions = _versions(present, with_state=aspect == "state")
     description = next((call.description for call in present.values()), "")
-    parts = [
-        f"{_ranks(one.ranks)}: {one.what}" + (f" at {one.where}" if one.where else "")
-        for one in versions
-    ]
+    parts = []
+    for one in versions:
+        parts.append(f"{_ranks(one.ranks)}: {one.what}" + (f" at {one.where}" if one.where else ""))
     parts += [f"{_ranks(absent)}: never called it"] if absent else []
     parts += [f"{_ranks(without_dump)}: left no dump"] if without_dump else []
     named = f"group {group}" + (f" ({description})" if description else "")
@@ -242,12 +243,14 @@ def _told(
 def _versions(present: Mapping[int, Call], *, with_state: bool) -> tuple[Version, ...]:
     by_what: defaultdict[str, list[int]] = defaultdict(list)
     for rank, call in sorted(present.items()):
-        state = f", {'finished' if call.finished else call.state}" if with_state else ""
+        if with_state:
+            state = f", {'finished' if call.finished else call.state}"
+        else:
+            state = ""
         by_what[f"{call.name} {call.sizes} {call.dtypes}".strip() + state].append(rank)
-    told = [
-        Version(what=what, ranks=tuple(ranks), where=present[ranks[0]].where)
-        for what, ranks in by_what.items()
-    ]
+    told = []
+    for what, ranks in by_what.items():
+        told.append(Version(what=what, ranks=tuple(ranks), where=present[ranks[0]].where))
     return tuple(sorted(told, key=lambda one: (-len(one.ranks), one.ranks)))
 
 

@@ -72,11 +72,9 @@ class FabricScanner:
 
     def problems(self) -> tuple[str, ...]:
         """A file without a single line of the format."""
-        return (
-            ()
-            if self._levels
-            else ("expected lines '[Feb 27 2025 15:10:02] [ERROR] …', found none",)
-        )
+        if self._levels:
+            return ()
+        return ("expected lines '[Feb 27 2025 15:10:02] [ERROR] …', found none",)
 
     def notes(self) -> tuple[str, ...]:
         """That its stamps are no points in time."""
@@ -88,8 +86,12 @@ def claims(look: Look, /) -> float:
     lines = head_lines(look)
     found = [told for text in lines if (told := _LINE.match(text))]
     if not found:
-        return 0.3 if lines and "fabricmanager" in look.path.name else 0.0
-    return 0.95 if any(told[3] for told in found) else 0.7
+        if lines and "fabricmanager" in look.path.name:
+            return 0.3
+        return 0.0
+    if any(told[3] for told in found):
+        return 0.95
+    return 0.7
 
 
 def read(path: Path, /) -> EventFacts:

@@ -74,7 +74,9 @@ class Dump:
 def rank_of(path: Path) -> int | None:
     """The global rank that PyTorch puts at the end of the name (`nccl_trace_rank_7`), `.json` or not."""
     found = re.search(r"(\d{1,9})(?:\.(?:json|pkl|pickle))?$", path.name)
-    return int(found[1]) if found else None
+    if found:
+        return int(found[1])
+    return None
 
 
 def read_dump(path: Path) -> Dump:
@@ -186,7 +188,10 @@ def _members(config: Mapping[Any, Any]) -> Mapping[str, tuple[int, ...]]:
     told: dict[str, tuple[int, ...]] = {}
     for key, group in list(config.items())[:100_000]:
         ranks = mapping(group).get("ranks")
-        text = ranks if isinstance(ranks, str) else _plain([ranks])
+        if isinstance(ranks, str):
+            text = ranks
+        else:
+            text = _plain([ranks])
         if re.fullmatch(r"\[[\d, ]*\]", text):
             told[str(mapping(group).get("name", key))[:200]] = tuple(
                 int(one) for one in re.findall(r"\d{1,9}", text)

@@ -36,7 +36,9 @@ def claims(look: Look, /) -> float:
         for _ in one.feed(TextLine(number=0, text=text, source=""))
     ):
         return 0.55
-    return 0.2 if look.path.suffix in _SUFFIXES or "slurm-" in look.path.name else 0.05
+    if look.path.suffix in _SUFFIXES or "slurm-" in look.path.name:
+        return 0.2
+    return 0.05
 
 
 def read(path: Path, /) -> EventFacts:

@@ -62,9 +62,11 @@ class KernelScanner:
             )
 
     def _remember(self, message: str, number: int) -> None:
-        if named := _NAMED_GPU.search(message):
+        named = _NAMED_GPU.search(message)
+        if named:
             self._named, self._named_on = pci_device(named[1]), number
-        if (uuid := _UUID.search(message)) and len(self._uuids) < 1024:
+        uuid = _UUID.search(message)
+        if uuid and len(self._uuids) < 1024:
             self._uuids[f"uuid of GPU {pci_device(uuid[1])}"] = uuid[2]
 
     def _multiline(self, message: str, number: int) -> Finding | None:
@@ -90,7 +92,9 @@ class KernelScanner:
             f"{self._source}: {self._num_zoneless} events have a stamp without a time zone, so "
             "no UNIX time"
         )
-        return (zoneless,) if self._num_zoneless else ()
+        if self._num_zoneless:
+            return (zoneless,)
+        return ()
 
 
 def _event(found: Finding, told: KernelLine, line: TextLine) -> Event:

@@ -57,12 +57,19 @@ def xid(message: str) -> Finding | None:
     if told is None or code is None:
         return None
     rest, process = told[3], ""
-    if owner := _PROCESS.match(rest):
+    owner = _PROCESS.match(rest)
+    if owner:
         rest = rest[owner.end() :]
-        process = f" (pid {owner[1]}, {owner[2]})" if owner[1] else ""
+        if owner[1]:
+            process = f" (pid {owner[1]}, {owner[2]})"
+        else:
+            process = ""
     known, device = explain(code), pci_device(told[1])
     severity = _stated_severity(code, rest) or known.severity
-    usually = "" if known.usually == "undocumented" else f"; usually {known.usually}"
+    if known.usually == "undocumented":
+        usually = ""
+    else:
+        usually = f"; usually {known.usually}"
     sentence = (
         f"Xid {code} on GPU {device}{process}: {known.meaning}{usually}; {known.advice}. Log: "
         f"{short(rest)}"
@@ -73,9 +80,15 @@ def xid(message: str) -> Finding | None:
 def _stated_severity(code: int, rest: str) -> Severity | None:
     """The severity that the message itself states, as NVLink 5 errors and recovery actions do."""
     if FIRST_NVLINK5 <= code <= LAST_NVLINK5 and (told := _NVLINK5.search(rest)):
-        return "fatal" if told["fatal"] == "Fatal" else "warning"
+        if told["fatal"] == "Fatal":
+            return "fatal"
+        return "warning"
     if code == RECOVERY_ACTION and (action := _RECOVERY.search(rest)):
-        return "info" if action[1] == "None" else "error" if action[1] == "Drain P2P" else "fatal"
+        if action[1] == "None":
+            return "info"
+        if action[1] == "Drain P2P":
+            return "error"
+        return "fatal"
     return None
 
 
@@ -97,12 +110,17 @@ def sxid(message: str) -> Finding | None:
 def off_bus(message: str) -> Finding | None:
     """A GPU that fell off the bus, said in one line without an Xid."""
     told = _OFF_BUS.search(message)
-    return fallen(pci_device(told[1])) if told else None
+    if told:
+        return fallen(pci_device(told[1]))
+    return None
 
 
 def fallen(device: str) -> Finding:
     """The finding for a GPU that no longer answers, `device` empty where the log does not name it."""
-    named = f"GPU {device}" if device else "a GPU that the log does not name"
+    if device:
+        named = f"GPU {device}"
+    else:
+        named = "a GPU that the log does not name"
     return Finding(
         kind="gpu-off-bus",
         severity="fatal",
@@ -126,17 +144,23 @@ def reset_advised(message: str) -> Finding | None:
 
 def oom(message: str) -> Finding | None:
     """A process that the kernel killed, or is about to kill, for want of memory."""
-    if told := _KILLED.search(message):
-        scope = "its memory cgroup" if "cgroup" in message else "the machine"
+    told = _KILLED.search(message)
+    if told:
+        if "cgroup" in message:
+            scope = "its memory cgroup"
+        else:
+            scope = "the machine"
         sentence = f"process {told[1]} ({told[2]}) was killed: {scope} is out of memory"
         return Finding(kind="oom-kill", severity="error", sentence=sentence)
-    if told := _REAPED.search(message):
+    told = _REAPED.search(message)
+    if told:
         sentence = (
             f"the memory of process {told[1]} ({told[2]}) was taken back after an "
             "out-of-memory kill"
         )
         return Finding(kind="oom-reaped", severity="info", sentence=sentence)
-    if told := _OOM.search(message):
+    told = _OOM.search(message)
+    if told:
         task = _OOM_TASK.search(message)
         of = f" of process {task[2]} ({task[1]})" if task else ""
         sentence = f"out-of-memory kill{of} under constraint {told[1]}"
@@ -197,7 +221,10 @@ def memory_error(message: str) -> Finding | None:
     told = _EDAC.search(message)
     if told is None:
         return None
-    severity: Severity = "warning" if told[1] == "CE" else "error"
+    if told[1] == "CE":
+        severity: Severity = "warning"
+    else:
+        severity = "error"
     return Finding(
         kind="machine-check", severity=severity, sentence=f"host memory error: {short(message)}"
     )

@@ -39,7 +39,10 @@ def iso_time_s(written: str) -> float | None:
     told = re.fullmatch(r"(.{19})(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)", written)
     if told is None:
         return None
-    zone = "+0000" if told[3] == "Z" else told[3].replace(":", "")
+    if told[3] == "Z":
+        zone = "+0000"
+    else:
+        zone = told[3].replace(":", "")
     try:
         whole = datetime.strptime(
             told[1].replace(" ", "T") + zone, "%Y-%m-%dT%H:%M:%S%z"
@@ -54,14 +57,18 @@ def kernel_line(text: str) -> KernelLine:
     if text.startswith("{") and JOURNAL_MARK in text:
         return _journal(text)
     rest, at, time_s, host = text, "", None, ""
-    if level := _LEVEL.match(rest):
+    level = _LEVEL.match(rest)
+    if level:
         rest = rest[level.end() :]
-    if stamp := _ISO.match(rest) or _SYSLOG.match(rest):
+    stamp = _ISO.match(rest) or _SYSLOG.match(rest)
+    if stamp:
         at, rest = stamp[1], rest[stamp.end() :]
         time_s = iso_time_s(at)
-        if origin := _ORIGIN.match(rest):
+        origin = _ORIGIN.match(rest)
+        if origin:
             host, rest = origin[1], rest[origin.end() :]
-    if bracket := _BRACKET.match(rest):
+    bracket = _BRACKET.match(rest)
+    if bracket:
         at, rest = at or bracket[1], rest[bracket.end() :]
     return KernelLine(message=rest, at=at, time_s=time_s, host=host, stamped=bool(at or level))
 
@@ -74,7 +81,10 @@ def _journal(text: str) -> KernelLine:
     if not isinstance(entry, dict):
         return KernelLine(message=text)
     micros = str(entry.get("__REALTIME_TIMESTAMP"))
-    time_s = int(micros) / 1e6 if re.fullmatch(r"[0-9]{1,18}", micros) else None
+    if re.fullmatch(r"[0-9]{1,18}", micros):
+        time_s = int(micros) / 1e6
+    else:
+        time_s = None
     host = entry.get("_HOSTNAME")
     return KernelLine(
         message=_message(entry.get("MESSAGE")),

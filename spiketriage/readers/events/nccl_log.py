@@ -139,11 +139,10 @@ class NcclScanner:
 
     def _remember(self, text: str) -> None:
         told = _INIT.search(text)
-        before = (
-            _PREFIX.search(text[: text.find("NCCL INFO")][-MAX_BEFORE:])
-            if "NCCL INFO" in text
-            else None
-        )
+        if "NCCL INFO" in text:
+            before = _PREFIX.search(text[: text.find("NCCL INFO")][-MAX_BEFORE:])
+        else:
+            before = None
         if told is None or before is None or len(self._members) >= MAX_PROCESSES:
             return
         process = _Process(host=before["host"], pid=before["pid"], device=told["device"])
@@ -165,8 +164,14 @@ class NcclScanner:
             yield self._warning(message, before, line)
 
     def _warning(self, message: str, before: re.Match[str] | None, line: TextLine) -> Event:
-        device = before["device"] if before and before["device"] else ""
-        place = f" at {before['file']}" if before and before["file"] else ""
+        if before and before["device"]:
+            device = before["device"]
+        else:
+            device = ""
+        if before and before["file"]:
+            place = f" at {before['file']}"
+        else:
+            place = ""
         event = Event(
             kind="nccl-warning",
             severity="warning",
@@ -233,12 +238,17 @@ class NcclScanner:
 
     def _named(self, event: Event, most: int) -> Event:
         process = self._origins.get(id(event))
-        members = self._members.get(process, set()) if process else set()
+        if process:
+            members = self._members.get(process, set())
+        else:
+            members = set()
         ranks = {member.rank for member in members if member.num_ranks == most}
         addresses = {member.pci for member in members if member.pci}
         if len(ranks) == 1:
             event = replace(event, rank=ranks.pop())
-        return replace(event, device=addresses.pop()) if len(addresses) == 1 else event
+        if len(addresses) == 1:
+            return replace(event, device=addresses.pop())
+        return event
 
     def identity(self) -> Mapping[str, str]:
         """The size of the largest communicator."""
@@ -246,7 +256,9 @@ class NcclScanner:
             (member.num_ranks for members in self._members.values() for member in members),
             default=0,
         )
-        return {"num_ranks_of_largest_communicator": str(most)} if most else {}
+        if most:
+            return {"num_ranks_of_largest_communicator": str(most)}
+        return {}
 
     def problems(self) -> tuple[str, ...]:
         """How many counters were garbage."""
@@ -254,7 +266,9 @@ class NcclScanner:
             f"{self._source}: {self._num_garbage} counters of finished work are no counts, the "
             "first in "
         )
-        return (told + self._first_garbage,) if self._num_garbage else ()
+        if self._num_garbage:
+            return (told + self._first_garbage,)
+        return ()
 
     def notes(self) -> tuple[str, ...]:
         """Where ranks come from."""
@@ -270,7 +284,9 @@ class NcclScanner:
 def own_part(message: str) -> str:
     """`message` up to where another process's message begins in the middle of it."""
     other = _OTHER_MESSAGE.search(message)
-    return message[: other.start()] if other else message
+    if other:
+        return message[: other.start()]
+    return message
 
 
 def last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
@@ -286,8 +302,12 @@ def claims(look: Look, /) -> float:
     lines = head_lines(look)
     num_own = sum(" NCCL " in text or "ProcessGroupNCCL" in text for text in lines)
     if not num_own:
-        return 0.3 if lines and "nccl" in look.path.name.lower() else 0.0
-    return 0.9 if num_own * 2 >= len(lines) else 0.4
+        if lines and "nccl" in look.path.name.lower():
+            return 0.3
+        return 0.0
+    if num_own * 2 >= len(lines):
+        return 0.9
+    return 0.4
 
 
 def scanners(source: str) -> Iterable[NcclScanner]:

@@ -133,20 +133,30 @@ class _Gpu:
         yield from self._link()
 
     def _ecc(self, period: ElementTree.Element) -> Iterator[Event]:
-        since = "since the driver was loaded" if period.tag == "volatile" else "in the GPU's life"
+        if period.tag == "volatile":
+            since = "since the driver was loaded"
+        else:
+            since = "in the GPU's life"
         for name, element in leaves(period):
             older = name.startswith(
                 ("single_bit", "double_bit")
             )  # before Ampere: one element a memory, and a total
             if element.tag == "sram_threshold_exceeded" or (older and not name.endswith(" total")):
                 continue
-            if not (count := self.count(element)):
+            count = self.count(element)
+            if not count:
                 continue
             uncorrectable = "uncorrectable" in name or name.startswith("double_bit")
             severity: Severity = "info"
             if uncorrectable:
-                severity = "error" if period.tag == "volatile" else "warning"
-            kind = "ecc-uncorrectable" if uncorrectable else "ecc-correctable"
+                if period.tag == "volatile":
+                    severity = "error"
+                else:
+                    severity = "warning"
+            if uncorrectable:
+                kind = "ecc-uncorrectable"
+            else:
+                kind = "ecc-correctable"
             yield self.event(kind, severity, f"{count} ECC errors {since}: {name}")
 
     def _slowdowns(self) -> Iterator[Event]:
@@ -184,13 +194,15 @@ class _Gpu:
 
     def identity(self) -> Iterator[tuple[str, str]]:
         for name in ("product_name", "uuid", "serial", "ecc_mode/current_ecc"):
-            if value := text(self._element, name):
+            value = text(self._element, name)
+            if value:
                 yield f"{self.device} {name.split('/')[-1]}", value[:200]
         for section in self._element.iter():
             if not _KEPT.fullmatch(section.tag):
                 continue
             for place, leaf in leaves(section):
-                if (value := (leaf.text or "").strip()) and value.lower() not in _UNKNOWN:
+                value = (leaf.text or "").strip()
+                if value and value.lower() not in _UNKNOWN:
                     yield f"{self.device} {place}", value[:200]
 
 
@@ -219,7 +231,9 @@ def claims(look: Look, /) -> float:
     if look.is_folder or look.is_lfs_pointer or look.is_source:
         return 0.0
     head = look.head.replace(b"\0", b"")  # UTF-16 too
-    return 0.99 if b"<nvidia_smi_log" in head or b"nvsmi_device" in head else 0.0
+    if b"<nvidia_smi_log" in head or b"nvsmi_device" in head:
+        return 0.99
+    return 0.0
 
 
 def read(path: Path, /) -> EventFacts:
@@ -243,7 +257,8 @@ def read(path: Path, /) -> EventFacts:
     }
     identity |= {key: value for gpu in gpus for key, value in gpu.identity()}
     problems = [tree.problem] if tree.problem else []
-    if (attached := integer(identity["attached_gpus"])) is not None and attached != len(gpus):
+    attached = integer(identity["attached_gpus"])
+    if attached is not None and attached != len(gpus):
         problems.append(
             f"{path.name}: expected {attached} GPUs as attached_gpus says, found {len(gpus)}"
         )
@@ -258,17 +273,14 @@ def read(path: Path, /) -> EventFacts:
 
 
 def _without_ecc(gpus: list[_Gpu]) -> tuple[str, ...]:
-    off = [
-        gpu.device
-        for gpu in gpus
-        if dict(gpu.identity()).get(f"{gpu.device} current_ecc") == "Disabled"
-    ]
-    return (
-        (
+    off = []
+    for gpu in gpus:
+        if dict(gpu.identity()).get(f"{gpu.device} current_ecc") == "Disabled":
+            off.append(gpu.device)
+    if off:
+        return (
             short(
                 f"ECC is switched off on GPU {', '.join(off)}: memory errors there are not counted"
             ),
         )
-        if off
-        else ()
-    )
+    return ()

@@ -43,14 +43,16 @@ class NvlinkScanner:
 
     def feed(self, line: TextLine, /) -> Iterator[Event]:
         """The event of a link that is down or counts errors."""
-        if (gpu := _GPU.match(line.text)) and len(self._gpus) < MAX_GPUS:
+        gpu = _GPU.match(line.text)
+        if gpu and len(self._gpus) < MAX_GPUS:
             self._gpus.append(_Gpu(index=gpu[1], name=gpu[2], uuid=gpu[3]))
         elif (link := _LINK.match(line.text)) and self._gpus:
             yield from self._link(self._gpus[-1], link[1], link[2].strip(), line)
 
     def _link(self, gpu: _Gpu, number: str, state: str, line: TextLine) -> Iterator[Event]:
         device = f"gpu:{gpu.index}"
-        if speed := _SPEED.match(state):
+        speed = _SPEED.match(state)
+        if speed:
             gpu.speeds[number] = speed[1]
         elif errors := _ERRORS.match(state):
             count = integer(errors[2])
@@ -134,7 +136,9 @@ def claims(look: Look, /) -> float:
     lines = head_lines(look)
     if not lines or not _GPU.match(lines[0]):
         return 0.0
-    return 0.95 if any(_LINK.match(text) for text in lines) else 0.3
+    if any(_LINK.match(text) for text in lines):
+        return 0.95
+    return 0.3
 
 
 def read(path: Path, /) -> EventFacts:

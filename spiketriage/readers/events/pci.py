@@ -20,7 +20,10 @@ def pci_device(written: str) -> str:
     if parts is None:
         return written.strip()
     domain = int(parts[1] or "0", 16)
-    function = f".{parts[4]}" if parts[4] not in (None, "0") else ""
+    if parts[4] not in (None, "0"):
+        function = f".{parts[4]}"
+    else:
+        function = ""
     return f"{domain:04x}:{parts[2]}:{parts[3]}{function}".lower()
 
 

@@ -170,7 +170,10 @@ def _ended(
     """The event of a job or step that did not end well; None for one that did, or has not ended."""
     if state not in _STATES:
         return None
-    one_host = nodes if nodes and not re.search(r"[\[,]|^\(null\)$|None", nodes) else ""
+    if nodes and not re.search(r"[\[,]|^\(null\)$|None", nodes):
+        one_host = nodes
+    else:
+        one_host = ""
     return Event(
         kind=kind(state),
         severity=_STATES[state],
@@ -197,7 +200,10 @@ def _states(job: Mapping[str, Any]) -> tuple[str, ...]:
     A text, or a list of flags, in `state.current`, `state` or `job_state`.
     """
     state = job.get("state", job.get("job_state"))
-    current = state.get("current") if isinstance(state, dict) else state
+    if isinstance(state, dict):
+        current = state.get("current")
+    else:
+        current = state
     return tuple(str(one)[:40] for one in (current if isinstance(current, list) else [current])[:8])
 
 

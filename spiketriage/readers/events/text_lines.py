@@ -194,10 +194,14 @@ def integer(text: str | None) -> int | None:
     """The number in `text`; None if it is none, or too large to count anything."""
     if text is None or len(text) > MAX_INTEGER_DIGITS:
         return None
-    return int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else None
+    if re.fullmatch(r"[+-]?[0-9]+", text):
+        return int(text)
+    return None
 
 
 def short(text: str) -> str:
     """`text` on one line, cut where a sentence would become unreadable."""
     told = " ".join(text.split())
-    return told if len(told) <= MAX_TEXT else f"{told[:MAX_TEXT]}…"
+    if len(told) <= MAX_TEXT:
+        return told
+    return f"{told[:MAX_TEXT]}…"

@@ -66,7 +66,10 @@ class FailureScanner:
             return
         root = self._section == "root"
         severity: Severity = "fatal" if root else "error"
-        named = f"rank {rank[1]} (local rank {rank[2]})" if rank else "a worker"
+        if rank:
+            named = f"rank {rank[1]} (local rank {rank[2]})"
+        else:
+            named = "a worker"
         why = fields.get("traceback", "")
         seen = " first, as far as torchrun saw" if root else ""
         yield Event(
@@ -102,7 +105,10 @@ class FailureScanner:
 
 def _from_json(path: Path, content: Mapping[str, Any]) -> EventFacts:
     message = content.get("message")
-    told = message if isinstance(message, dict) else {"message": message}
+    if isinstance(message, dict):
+        told = message
+    else:
+        told = {"message": message}
     extra = mapping(told.get("extraInfo"))
     stamp = str(extra.get("timestamp", ""))[:40]
     seconds = integer(stamp)
@@ -123,7 +129,10 @@ def _from_json(path: Path, content: Mapping[str, Any]) -> EventFacts:
         code=whole(told.get("errorCode")),
     )
     where = re.search(r"attempt_(\d{1,6})/(\d{1,6})/[^/]*$", path.as_posix())
-    identity = {"attempt": where[1], "local_rank": where[2]} if where else {}
+    if where:
+        identity = {"attempt": where[1], "local_rank": where[2]}
+    else:
+        identity = {}
     return EventFacts(
         format=NAME,
         path=path,
@@ -149,7 +158,9 @@ def claims(look: Look, /) -> float:
         return 0.97
     if any(ROOT_CAUSE in text for text in lines):
         return 0.9
-    return 0.3 if start.startswith(b'{"message"') and look.path.name == "error.json" else 0.0
+    if start.startswith(b'{"message"') and look.path.name == "error.json":
+        return 0.3
+    return 0.0
 
 
 def scanners() -> Iterable[FailureScanner]:

@@ -16,18 +16,20 @@ _NOTHING: Mapping[Any, Any] = {}
 
 def mapping(value: object) -> Mapping[Any, Any]:
     """`value` if it is a mapping, else an empty one."""
-    return value if isinstance(value, Mapping) else _NOTHING
+    if isinstance(value, Mapping):
+        return value
+    return _NOTHING
 
 
 def sequence(value: object) -> Sequence[Any]:
     """`value` if it is a list or a tuple, else an empty one."""
-    return value if isinstance(value, (list, tuple)) else ()
+    if isinstance(value, (list, tuple)):
+        return value
+    return ()
 
 
 def whole(value: object) -> int | None:
     """`value` if it is an integer that could count or index something."""
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_COUNT
-        else None
-    )
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_COUNT:
+        return value
+    return None

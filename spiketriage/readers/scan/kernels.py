@@ -73,7 +73,9 @@ def is_scannable(dtype: str) -> bool:
 
 def item_bytes(dtype: str) -> int:
     """Bytes of one word of this dtype; a complex number is two."""
-    return np.dtype(FLOATS[dtype].unsigned).itemsize if dtype in FLOATS else 1
+    if dtype in FLOATS:
+        return np.dtype(FLOATS[dtype].unsigned).itemsize
+    return 1
 
 
 def tally(
@@ -110,7 +112,10 @@ def tally(
     if found.largest_bits >= bits.infinity:
         _count_nonfinite(found, words, bits, first_element)
     if is_full:
-        num_negative_zeros = _negative_zeros(words, signed, bits) if has_negative else 0
+        if has_negative:
+            num_negative_zeros = _negative_zeros(words, signed, bits)
+        else:
+            num_negative_zeros = 0
         if has_negative and counts_negatives:
             found.num_negative = (
                 _negatives(words, signed, bits, has_nan=found.num_nan > 0) - num_negative_zeros
@@ -164,7 +169,9 @@ def _count_nonfinite(found: Tally, words: Words, bits: FloatBits, first_element:
 def _negative_zeros(words: Words, signed: Words, bits: FloatBits) -> int:
     # Read signed, -0.0 is the smallest of all words, so one look tells whether there is any to
     # count.
-    return int(np.count_nonzero(words == bits.sign)) if int(signed.min()) == -bits.sign else 0
+    if int(signed.min()) == -bits.sign:
+        return int(np.count_nonzero(words == bits.sign))
+    return 0
 
 
 def _negatives(words: Words, signed: Words, bits: FloatBits, *, has_nan: bool) -> int:

@@ -39,16 +39,18 @@ def file_digests(facts: Iterable[PieceFacts]) -> list[FileDigest]:
     by_path: dict[str, list[PieceFacts]] = defaultdict(list)
     for one in facts:
         by_path[one.path].append(one)
-    return [
-        FileDigest(
-            path=path,
-            size_bytes=sum(one.num_bytes for one in pieces),
-            digest=tree_root([one.digest for one in pieces]),
-            pieces=tuple(one.digest.hex() for one in pieces),
-        )
-        for path, pieces in by_path.items()
-        if not any(one.problem or not one.digest for one in pieces)
-    ]
+    result: list[FileDigest] = []
+    for path, pieces in by_path.items():
+        if not any(one.problem or not one.digest for one in pieces):
+            result.append(
+                FileDigest(
+                    path=path,
+                    size_bytes=sum(one.num_bytes for one in pieces),
+                    digest=tree_root([one.digest for one in pieces]),
+                    pieces=tuple(one.digest.hex() for one in pieces),
+                )
+            )
+    return result
 
 
 def damage(work: Work, pieces: Sequence[PieceFacts]) -> Iterator[Damage]:
@@ -79,7 +81,10 @@ def broken_promises(
     seen = {one.path: one for one in pieces if one.other}
     for promise in facts.promises:
         file = work.files.get(promise.path)
-        measured = seen.get(file.path) if file is not None else None
+        if file is not None:
+            measured = seen.get(file.path)
+        else:
+            measured = None
         if measured is not None and measured.other != promise.digest.lower():
             yield Damage(
                 path=promise.path,
@@ -104,17 +109,17 @@ def tensor_stats(
         zeros.setdefault(owner.tensor.name, {}).setdefault(owner.chunk, Tally()).add(found)
         if found.first is not None:
             firsts.setdefault(owner.tensor.name, _First(chunk=owner.chunk, number=found.first))
-    return {
-        tensor.name: _told(
-            tensor,
-            tallies[tensor.name],
-            firsts.get(tensor.name),
-            _zero_chunk(zeros[tensor.name]) if is_full else "",
-            is_full=is_full,
-        )
-        for tensor in facts.tensors
-        if tensor.name in tallies
-    }
+    result: dict[str, TensorStats] = {}
+    for tensor in facts.tensors:
+        if tensor.name in tallies:
+            result[tensor.name] = _told(
+                tensor,
+                tallies[tensor.name],
+                firsts.get(tensor.name),
+                _zero_chunk(zeros[tensor.name]) if is_full else "",
+                is_full=is_full,
+            )
+    return result
 
 
 def _told(
@@ -146,7 +151,9 @@ def _told(
 def _zero_chunk(chunks: Mapping[Chunk, Tally]) -> str:
     """The file of the first chunk that is all zeros, unless the whole tensor is."""
     empty = [chunk for chunk, found in chunks.items() if found.num_zeros == found.num_elements]
-    return empty[0].path or "." if empty and len(empty) < len(chunks) else ""
+    if empty and len(empty) < len(chunks):
+        return empty[0].path or "."
+    return ""
 
 
 def _index(first: _First, parts: int) -> tuple[int, ...]:
@@ -154,6 +161,7 @@ def _index(first: _First, parts: int) -> tuple[int, ...]:
     if not shape or number >= math.prod(shape):
         return (number,)
     offset = first.chunk.offset or (0,) * len(shape)
-    return tuple(
-        int(at) + start for at, start in zip(np.unravel_index(number, shape), offset, strict=True)
-    )
+    result: list[int] = []
+    for at, start in zip(np.unravel_index(number, shape), offset, strict=True):
+        result.append(int(at) + start)
+    return tuple(result)

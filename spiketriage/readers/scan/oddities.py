@@ -53,7 +53,10 @@ def nonfinite(tensors: Iterable[TensorFacts], measured: Measurement) -> Iterator
     for name, stats in _of_state(tensors, measured):
         if stats.num_nonfinite:
             signs = f"{stats.num_positive_inf} +Inf, {stats.num_negative_inf} -Inf"
-            where = f" in {stats.nonfinite_path}" if stats.nonfinite_path else ""
+            if stats.nonfinite_path:
+                where = f" in {stats.nonfinite_path}"
+            else:
+                where = ""
             first = list(stats.first_nonfinite or ())
             yield (
                 f"{name}: {stats.num_nan} NaN, {signs} of {stats.num_elements}, the first at "
@@ -103,4 +106,6 @@ def _rare(tensor: TensorFacts, stats: TensorStats) -> Iterator[str]:
 
 
 def _smallest_normal(dtype: str) -> int:
-    return FLOATS[dtype].smallest_normal if dtype in FLOATS else 0
+    if dtype in FLOATS:
+        return FLOATS[dtype].smallest_normal
+    return 0

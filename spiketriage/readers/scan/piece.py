@@ -108,7 +108,10 @@ def scan_piece(piece: Piece) -> PieceFacts:
     try:
         with open_regular(piece.path) as stream:
             handle = stream.fileno()
-            buffer_bytes = SCAN_BUFFER_BYTES if piece.spans else BUFFER_BYTES
+            if piece.spans:
+                buffer_bytes = SCAN_BUFFER_BYTES
+            else:
+                buffer_bytes = BUFFER_BYTES
             for at, chunk in _chunks(handle, piece.start, piece.end, buffer_bytes):
                 if piece.is_digested:
                     state.update(chunk)
@@ -174,10 +177,10 @@ class _Checks:
             self._next += 1
 
     def done(self) -> tuple[PartialCrc, ...]:
-        return tuple(
-            PartialCrc(key=one.key, crc32=crc, num_bytes=count)
-            for one, crc, count in zip(self._vouched, self._crcs, self._counts, strict=True)
-        )
+        result: list[PartialCrc] = []
+        for one, crc, count in zip(self._vouched, self._crcs, self._counts, strict=True):
+            result.append(PartialCrc(key=one.key, crc32=crc, num_bytes=count))
+        return tuple(result)
 
 
 class _Counts:
@@ -214,10 +217,10 @@ class _Counts:
         self._feed(span, self._at, memoryview(os.pread(handle, missing, self._at)))
 
     def done(self) -> tuple[Counted, ...]:
-        return tuple(
-            Counted(key=span.key, tally=found)
-            for span, found in zip(self._spans, self._tallies, strict=True)
-        )
+        result: list[Counted] = []
+        for span, found in zip(self._spans, self._tallies, strict=True):
+            result.append(Counted(key=span.key, tally=found))
+        return tuple(result)
 
     def _feed(self, span: Span, start: int, data: memoryview) -> None:
         size = item_bytes(span.dtype)
@@ -229,7 +232,10 @@ class _Counts:
                 self._carry = b""
             else:
                 self._carry = head
-        skip = -(start - span.start) % size if not self._carry else 0
+        if not self._carry:
+            skip = -(start - span.start) % size
+        else:
+            skip = 0
         data, start = data[skip:], start + skip
         whole = len(data) - len(data) % size
         if whole:

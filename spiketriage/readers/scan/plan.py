@@ -75,7 +75,10 @@ def _pieces(
     file: FilePlan, spans: Sequence[Span], vouched: Sequence[Vouched], *, is_full: bool
 ) -> Iterator[Piece]:
     # A digest that is sequential cannot be taken in pieces, so such a file is one.
-    length = max(file.size_bytes, 1) if file.algorithm else PIECE_BYTES
+    if file.algorithm:
+        length = max(file.size_bytes, 1)
+    else:
+        length = PIECE_BYTES
     starts = range(0, max(file.size_bytes, 1), length)
     own_spans, own_vouched = (
         _by_piece(spans, length, len(starts)),

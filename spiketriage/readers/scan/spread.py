@@ -86,7 +86,9 @@ def not_measured(path: str, reason: str) -> str:
 
 def unmeasured_path(problem: str) -> str:
     """The path of a file, if the problem is only that nobody has measured it; else nothing."""
-    return problem.partition("): ")[2] if problem.startswith(NOT_MEASURED) else ""
+    if problem.startswith(NOT_MEASURED):
+        return problem.partition("): ")[2]
+    return ""
 
 
 class _Window(Generic[J, R]):
@@ -103,7 +105,10 @@ class _Window(Generic[J, R]):
 
     @property
     def is_full(self) -> bool:
-        size = self._executor.in_flight if isinstance(self._executor, RemoteExecutor) else IN_FLIGHT
+        if isinstance(self._executor, RemoteExecutor):
+            size = self._executor.in_flight
+        else:
+            size = IN_FLIGHT
         return len(self.handed) >= size
 
     def hand_out(self, job: J) -> None:
@@ -133,7 +138,9 @@ class _Window(Generic[J, R]):
             )
             return self._lost(one.job, self._why(error))
         result = one.future.result()
-        return self._function(one.job) if result.problem else result
+        if result.problem:
+            return self._function(one.job)
+        return result
 
     def cancel(self) -> None:
         for one in self.handed:
@@ -141,14 +148,18 @@ class _Window(Generic[J, R]):
                 one.future.cancel()
 
     def _trouble(self) -> str:
-        return self._executor.trouble() if isinstance(self._executor, RemoteExecutor) else ""
+        if isinstance(self._executor, RemoteExecutor):
+            return self._executor.trouble()
+        return ""
 
     def _why(self, error: BaseException) -> str:
-        return (
-            self._executor.why(error) if isinstance(self._executor, RemoteExecutor) else _why(error)
-        )
+        if isinstance(self._executor, RemoteExecutor):
+            return self._executor.why(error)
+        return _why(error)
 
 
 def _why(error: BaseException) -> str:
     words = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {words:.200}" if words else type(error).__name__
+    if words:
+        return f"{type(error).__name__}: {words:.200}"
+    return type(error).__name__

@@ -54,7 +54,10 @@ def size_of(path: Path) -> int:
 def work_of(facts: CheckpointFacts) -> Work:
     """Everything to look for in one pass over the files of a checkpoint."""
     work = Work()
-    folder = facts.path if facts.path.is_dir() else facts.path.parent
+    if facts.path.is_dir():
+        folder = facts.path
+    else:
+        folder = facts.path.parent
     for file in facts.files:
         path = folder / file.path if file.path else facts.path
         work.files[file.path] = FilePlan(path=str(path), size_bytes=size_of(path))
@@ -91,9 +94,10 @@ def _place_all(work: Work, name: str, owners: Sequence[Owner]) -> None:
         return
     if broken:  # one sentence a file: a zeroed one would have thousands
         owner, why = next(iter(broken.items()))
-        more = (
-            f", and {len(broken) - 1} of the {len(owners)} chunks more" if len(broken) > 1 else ""
-        )
+        if len(broken) > 1:
+            more = f", and {len(broken) - 1} of the {len(owners)} chunks more"
+        else:
+            more = ""
         work.problems.append(f"{file.path}: {_called(owner)}: {why}{more}")
 
 

@@ -5,16 +5,18 @@ It never runs a forward pass, a clipping or a scheduler itself: it listens where
 
     def train(loop):                                # builds everything; runs in production and in
     every replay
-        accelerator = Accelerator(gradient_accumulation_steps=2) model, optimizer, loader, scheduler
-        = accelerator.prepare(…) loop.take(accelerator, model=model, optimizer=optimizer,
-        loader=loader, scheduler=scheduler, max_norm=1.0) for batches in
-        loop.epochs(num_steps=1000):
+        accelerator = Accelerator(gradient_accumulation_steps=2)
+        model, optimizer, loader, scheduler = accelerator.prepare(…)
+        loop.take(accelerator, model=model, optimizer=optimizer, loader=loader, scheduler=scheduler,
+        max_norm=1.0)
+        for batches in loop.epochs(num_steps=1000):
             for batch in batches:                   # in place of `for batch in loader`
                 with accelerator.accumulate(model):
                     loss_sum, num_tokens = …        # nats, summed over valid tokens of this rank
                     loop.loss(loss_sum, num_tokens) # optional: else the mean that goes into
-                    `backward` counts accelerator.backward(loss_sum / num_tokens) if
-                    accelerator.sync_gradients:
+                    `backward` counts
+                    accelerator.backward(loss_sum / num_tokens)
+                    if accelerator.sync_gradients:
                         accelerator.clip_grad_norm_(model.parameters(), 1.0)
                     optimizer.step()
                     scheduler.step()
@@ -45,9 +47,11 @@ What a replay rests on (accelerate 1.15):
   launcher says so.
 
 DDP on more than two ranks (it lays out its buckets anew after its first step, so that a sum may
-round otherwise), fp16 with a loss scale, FSDP, DeepSpeed and XLA are untested; Megatron-LM and
-LOMO, whose steps are the engine's, do not work. A probe takes no overrides of precision or kernel.
-A loader that dispatches from rank 0 is refused.
+round otherwise), fp16
+with a loss scale, FSDP, DeepSpeed and XLA are untested; Megatron-LM and LOMO, whose steps are the
+engine's, do not
+work. A probe takes no overrides of precision or kernel. A loader that dispatches from rank 0 is
+refused.
 """
 
 from __future__ import annotations

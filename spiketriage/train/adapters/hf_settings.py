@@ -89,9 +89,10 @@ def schedule(trainer: Any) -> dict[str, Any]:
 def config(trainer: Any) -> dict[str, Any]:
     """Arguments and model config, plain JSON, without what differs between attempts."""
     args = {name: value for name, value in trainer.args.to_dict().items() if name not in VOLATILE}
-    model = (
-        trainer.model.config.to_dict() if hasattr(trainer.model, "config") else repr(trainer.model)
-    )
+    if hasattr(trainer.model, "config"):
+        model = trainer.model.config.to_dict()
+    else:
+        model = repr(trainer.model)
     told: dict[str, Any] = json.loads(
         json.dumps({"args": args, "model": model}, default=repr, sort_keys=True)
     )

@@ -1,6 +1,5 @@
-"""The Hugging Face `Trainer`, recorded, guarded, saved and replayed.
-
-Its own loop runs, and this adapter listens.
+"""The Hugging Face `Trainer`, recorded, guarded, saved and replayed: its own loop runs, and this
+adapter listens.
 
 It never re-implements the inner loop and never changes a loss, a gradient or a batch.
 
@@ -16,9 +15,11 @@ It never re-implements the inner loop and never changes a loss, a gradient or a 
         job.train(Path("run"))
 
 Generations are saved where the trainer saves (`save_strategy`, `save_steps`), or every `save_every`
-steps, and resumed from: not by `resume_from_checkpoint`. The norm and the gradients are taken
-before the trainer clips, and the loss of every micro-batch before it is averaged over
-`logging_steps` and before `logging_nan_inf_filter` hides a NaN.
+steps, and resumed
+from: not by `resume_from_checkpoint`. The norm and the gradients are taken before the trainer
+clips, and the loss of
+every micro-batch before it is averaged over `logging_steps` and before `logging_nan_inf_filter`
+hides a NaN.
 
 - Data: a map-style data set (`source` says how it is read); not `dispatch_batches`, not an
   `IterableDataset`.
@@ -241,7 +242,9 @@ class _Attached:
         )
         with torch.no_grad():
             self._tell(loss, outputs, labels, num_items_in_batch)
-        return (loss, outputs) if return_outputs else loss
+        if return_outputs:
+            return (loss, outputs)
+        return loss
 
     def _counted(self, inputs: Any) -> Tensor | None:
         """The labels that the loss counts, -100 where it does not.
@@ -253,20 +256,24 @@ class _Attached:
             return shifted
         if not isinstance(labels, Tensor):
             return None
-        return labels[..., 1:] if self._shifts else labels
+        if self._shifts:
+            return labels[..., 1:]
+        return labels
 
     def _tell(self, loss: Tensor, outputs: Any, labels: Tensor | None, num_items: Any) -> None:
         trainer = self.trainer
-        num_tokens = torch.ones((), device=loss.device) if labels is None else labels.ne(-100).sum()
+        if labels is None:
+            num_tokens = torch.ones((), device=loss.device)
+        else:
+            num_tokens = labels.ne(-100).sum()
         is_scaled = trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None
         if num_items is None or not is_scaled:
             loss_sum = loss.detach() * num_tokens  # the mean of this micro-batch
         else:
-            spread = (
-                trainer.accelerator.num_processes
-                if trainer.args.average_tokens_across_devices
-                else 1
-            )
+            if trainer.args.average_tokens_across_devices:
+                spread = trainer.accelerator.num_processes
+            else:
+                spread = 1
             loss_sum = loss.detach() * num_items / spread
         self.session.loss(loss_sum, num_tokens, per_sample_B=_per_sample(outputs, labels))
 
@@ -304,7 +311,10 @@ class _Attached:
 
     def _capabilities(self) -> frozenset[str]:
         model = self.trainer.model
-        able = {"kernel=math"} if hasattr(model, "set_attn_implementation") else set()
+        if hasattr(model, "set_attn_implementation"):
+            able = {"kernel=math"}
+        else:
+            able = set()
         in_fp32 = all(one.dtype is torch.float32 for one in model.parameters())
         is_mixed = self.trainer.accelerator.mixed_precision not in (None, "no")
         if in_fp32 and (not is_mixed or hasattr(model, "_original_forward")):
@@ -403,7 +413,10 @@ def _per_sample(outputs: Any, labels: Tensor | None) -> Tensor | None:
 
     Plain cross-entropy of the logits, whatever loss the trainer minimises.
     """
-    logits_BTV = outputs.get("logits") if hasattr(outputs, "get") else None
+    if hasattr(outputs, "get"):
+        logits_BTV = outputs.get("logits")
+    else:
+        logits_BTV = None
     if (
         not isinstance(logits_BTV, Tensor)
         or logits_BTV.ndim != 3

@@ -109,7 +109,10 @@ class Job:
         if not dist.is_initialized() or dist.get_rank() == 0:
             code = deploy.deploy_code(run, code)
             deploy.write_config(run, parts.config)
-            num = dist.get_world_size() if dist.is_initialized() else 1
+            if dist.is_initialized():
+                num = dist.get_world_size()
+            else:
+                num = 1
             # The module as the desk will import it: its package's folder, then its file.
             harness = f"{path.parent.name}.{path.stem}:{self._harness}"
             deploy.write_settings(run, harness=harness, code=code, num_processes=num)

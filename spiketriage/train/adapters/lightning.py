@@ -1,4 +1,5 @@
-"""Lightning: the `Trainer`'s own loop, recorded, guarded and replayed, with one word changed in `trainer.fit(…)`.
+"""Lightning: the `Trainer`'s own loop, recorded, guarded and replayed, with one word changed in
+`trainer.fit(…)`.
 
 It never replaces a hook of the user's module for good, and never computes a loss itself.
 
@@ -15,17 +16,19 @@ It never replaces a hook of the user's module for good, and never computes a los
         job.train(Path("run"))
 
 `training_step` may return `{"loss": mean, "loss_sum": …, "num_tokens": …, "per_sample": …}`; from
-the mean alone the sum is taken over the valid labels of the batch, or over its rows. Automatic
-optimization with one optimizer only.
+the mean alone the
+sum is taken over the valid labels of the batch, or over its rows. Automatic optimization with one
+optimizer only.
 
 What a replay rests on (Lightning 2.6, `training_epoch_loop.py`):
 
 - A loader of known length is asked for one batch at a time, inside `advance`, when everything of
   the batch before is
   over: schedulers, validation, hooks of the epoch's end. There the loop is parked, and there its
-  counters are put back: it then goes on as if it had never stopped. (Lightning's own resume takes
-  another way at first: it counts a batch twice for its loggers, and leaves out a plateau's
-  scheduler at the end of the epoch.)
+  counters are put back:
+  it then goes on as if it had never stopped. (Lightning's own resume takes another way at first: it
+  counts a batch
+  twice for its loggers, and leaves out a plateau's scheduler at the end of the epoch.)
 - The closure with forward and backward runs inside `optimizer.step`, and the guard's word comes at
   its end. So a step
   is held back around `optimizer.step` itself, which is then not called: no moment, no counter
@@ -37,11 +40,14 @@ What a replay rests on (Lightning 2.6, `training_epoch_loop.py`):
 - After a rollback that left out all that an epoch had left, that epoch ends without its validation.
 
 Hooks that run before the first batch (`on_fit_start`, `on_train_start`, `on_train_epoch_start`) see
-counters of 0 in a run that goes on from a generation. Sums that Lightning keeps over an epoch for
-its loggers start anew there, and what a plateau's scheduler is told of them with them.
-`on_train_batch_start` must not return -1. DDP is tested by hand on two ranks; it lays out its
-buckets anew after its first step, so that on more ranks a sum may round otherwise. Half precision
-with a loss scale, FSDP and DeepSpeed strategies are untested.
+counters of 0 in a
+run that goes on from a generation. Sums that Lightning keeps over an epoch for its loggers start
+anew there, and what a
+plateau's scheduler is told of them with them. `on_train_batch_start` must not return -1. DDP is
+tested by hand on two
+ranks; it lays out its buckets anew after its first step, so that on more ranks a sum may round
+otherwise. Half
+precision with a loss scale, FSDP and DeepSpeed strategies are untested.
 """
 
 from __future__ import annotations

@@ -138,18 +138,21 @@ class Hooks(Callback):
         self._hold_optimizer(optimizer)
         self._hold_schedulers()
         wrapped = trainer.strategy.model
-        reducer = (
-            wrapped if isinstance(wrapped, torch.nn.parallel.DistributedDataParallel) else None
-        )
-        clip = (
-            float(trainer.gradient_clip_val or 0.0)
-            if trainer.gradient_clip_algorithm != "value"
-            else 0.0
-        )
+        if isinstance(wrapped, torch.nn.parallel.DistributedDataParallel):
+            reducer = wrapped
+        else:
+            reducer = None
+        if trainer.gradient_clip_algorithm != "value":
+            clip = float(trainer.gradient_clip_val or 0.0)
+        else:
+            clip = 0.0
         num_micro = trainer.accumulate_grad_batches
         hparams = hparams_of(optimizer, clip=clip, num_micro=num_micro, seed=self._seed)
         precision = PRECISIONS.get(str(trainer.precision), str(trainer.precision))
-        fp32 = {"precision=fp32"} if precision in ("fp32", "bf16", "fp16") else set()
+        if precision in ("fp32", "bf16", "fp16"):
+            fp32 = {"precision=fp32"}
+        else:
+            fp32 = set()
         self.session.take(
             Parts(
                 model=module,
@@ -188,7 +191,10 @@ class Hooks(Callback):
         self.module.training_step = training_step  # type: ignore[method-assign]
 
     def _tell(self, output: Any, batch: Any) -> None:
-        parts = output if isinstance(output, Mapping) else {"loss": output}
+        if isinstance(output, Mapping):
+            parts = output
+        else:
+            parts = {"loss": output}
         if "loss_sum" in parts:
             self.session.loss(
                 parts["loss_sum"], parts["num_tokens"], per_sample_B=parts.get("per_sample")
@@ -215,9 +221,10 @@ class Hooks(Callback):
 
     def _hold_schedulers(self) -> None:
         take_step = self.module.lr_scheduler_step
-        by_step = {
-            id(one.scheduler) for one in self.trainer.lr_scheduler_configs if one.interval == "step"
-        }
+        by_step = set()
+        for one in self.trainer.lr_scheduler_configs:
+            if one.interval == "step":
+                by_step.add(id(one.scheduler))
 
         @wraps(take_step)
         def lr_scheduler_step(scheduler: Any, metric: Any) -> None:
@@ -246,7 +253,10 @@ class Hooks(Callback):
                 with nullcontext() if is_last or block is None else block():
                     self.session.micro()
                     output = strategy.training_step(batch, *([number] if takes_index else []))
-                    loss = output["loss"] if isinstance(output, Mapping) else output
+                    if isinstance(output, Mapping):
+                        loss = output["loss"]
+                    else:
+                        loss = output
                     if isinstance(loss, Tensor):
                         strategy.backward(
                             loss / trainer.accumulate_grad_batches, trainer.optimizers[0]

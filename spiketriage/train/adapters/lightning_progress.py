@@ -52,7 +52,8 @@ class Progress:
         for one, state in zip(self._configs, told["schedulers"], strict=True):
             one.scheduler.load_state_dict(state)
         for callback in self._trainer.callbacks:
-            if state := told["callbacks"].get(callback.state_key):
+            state = told["callbacks"].get(callback.state_key)
+            if state:
                 callback.load_state_dict(state)
         if (
             not self._has_place

@@ -4,8 +4,10 @@ It never computes a loss, and touches the optimizer only to clip.
 
     def train(loop):                                # builds everything; runs in production and in
     every replay
-        model, optimizer, scheduler, loader = … loop.take(model=model, optimizer=optimizer,
-        loader=loader, scheduler=scheduler, num_micro=2, max_norm=1.0) for step in loop.steps(1000):
+        model, optimizer, scheduler, loader = …
+        loop.take(model=model, optimizer=optimizer, loader=loader, scheduler=scheduler, num_micro=2,
+        max_norm=1.0)
+        for step in loop.steps(1000):
             for batch in step.batches:
                 loss_sum, num_tokens = …            # nats, summed over valid tokens of this rank
                 (loss_sum / …).backward()
@@ -24,8 +26,9 @@ It never computes a loss, and touches the optimizer only to clip.
         job.train(Path("run"))
 
 A loop keeps nothing between steps beside what it handed to `take`, the loop variable included:
-where it goes on after a load, `step.number` says. In a probe the loop runs a step without an
-update, and everything handed over is put back.
+where it goes on after
+a load, `step.number` says. In a probe the loop runs a step without an update, and everything handed
+over is put back.
 """
 
 from __future__ import annotations
@@ -120,7 +123,10 @@ class PlainLoop:
             **hparams_of(optimizer, clip=max_norm, num_micro=num_micro, seed=seed),
             **(hparams or {}),
         }
-        reducer = model if isinstance(model, DistributedDataParallel) else None
+        if isinstance(model, DistributedDataParallel):
+            reducer = model
+        else:
+            reducer = None
         self._session.take(
             Parts(
                 model=model if reducer is None else reducer.module,

@@ -34,4 +34,6 @@ def num_valid(batch: Any) -> Tensor | float:
     if labels is not None and not labels.is_floating_point():
         return (labels != IGNORED).sum()
     first = next((one for one in tensors.values() if one.ndim), None)
-    return 1.0 if first is None else float(first.shape[0])
+    if first is None:
+        return 1.0
+    return float(first.shape[0])

@@ -75,7 +75,7 @@ class Parked:
             self._loop()
         except Ended:
             pass
-        except BaseException as raised:  # noqa: BLE001 - it is raised again where the caller waits
+        except BaseException as raised:
             error = raised
         self.is_over = True
         self._answers.put(error)

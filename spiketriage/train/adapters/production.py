@@ -87,7 +87,10 @@ class Production:
     def guard(self, policy: Policy, saved: Mapping[str, Any]) -> Guard:
         """The one guard of this process: after a rollback its patience stays."""
         if self._guard is None:
-            known_good = self._known_good if policy.may_roll_back else None
+            if policy.may_roll_back:
+                known_good = self._known_good
+            else:
+                known_good = None
             self._guard = Guard(policy, state=saved or None, known_good=known_good)
         else:
             self._guard.rolled_back(saved or None)
@@ -161,13 +164,17 @@ class Production:
 
     def _known_good(self, before: int) -> str | None:
         found = newest_known_good(self.run / "checkpoints", before)
-        return None if found is None else str(found)
+        if found is None:
+            return None
+        return str(found)
 
 
 def read_left_out(run: Path) -> frozenset[str]:
     """Names of the micro-batches that rollbacks left out of the run's data."""
     path = run / LEFT_OUT
-    return frozenset(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else frozenset()
+    if path.exists():
+        return frozenset(json.loads(path.read_text(encoding="utf-8")))
+    return frozenset()
 
 
 def identity_of(run: Path, code: Path, parts: Parts) -> Identity:

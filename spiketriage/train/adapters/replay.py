@@ -101,7 +101,9 @@ class Fed:
 
     def step(self, session: Session) -> AbstractContextManager[StepRecorder]:
         """The chain of the trial, or the record of a probe."""
-        return self.recorder.step(self.number) if self.probe is None else nullcontext(self.probe)
+        if self.probe is None:
+            return self.recorder.step(self.number)
+        return nullcontext(self.probe)
 
 
 class Replay:
@@ -143,10 +145,12 @@ class Replay:
     def read(self, ids: Any) -> list[Raw]:
         """The examples of every micro-batch."""
         source = self._session.parts.source
-        return [
-            source.read(Wanted(epoch=ids["epoch"], at=ids["at"] + n, keys=tuple(keys)))
-            for n, keys in enumerate(ids["micros"])
-        ]
+        result: list[Raw] = []
+        for n, keys in enumerate(ids["micros"]):
+            result.append(
+                source.read(Wanted(epoch=ids["epoch"], at=ids["at"] + n, keys=tuple(keys)))
+            )
+        return result
 
     def build(self, raw: list[Raw]) -> list[Micro]:
         """Those micro-batches, collated as the loader does."""

@@ -1,24 +1,27 @@
-"""One training loop as this package sees it.
-
-Every step recorded, judged and saved, by production and replay alike.
+"""One training loop as this package sees it: every step recorded, judged and saved, by production
+and replay alike.
 
 It never runs a forward pass or an optimizer itself: a loop or a framework's adapter tells it what
 happens, in order:
 
     session.take(parts)                 # everything is built; the generation to begin from is put
-    in for batch in session.epoch():       # micro-batches, from the cursor to the end of the epoch
+    in
+    for batch in session.epoch():       # micro-batches, from the cursor to the end of the epoch
         session.begin()                 # opens the step at its first micro-batch; takes note of the
-        others session.micro()                 # before each forward session.loss(loss_sum,
-        num_tokens) norm = session.reduced()        # after the last backward, gradients unscaled,
-        before clipping if session.may_update(norm):    # the guard's word
+        others
+        session.micro()                 # before each forward
+        session.loss(loss_sum, num_tokens)
+        norm = session.reduced()        # after the last backward, gradients unscaled, before
+        clipping
+        if session.may_update(norm):    # the guard's word
             …clip by norm, optimizer.step(), scheduler.step()…
             session.updated()           # before the scheduler's step and before zero_grad
         …zero_grad…
         session.end()
 
 Between steps (no step open, no micro-batch fetched) `epoch` saves what is due, or stands still
-until a replay feeds the next step: a framework must not fetch the first batch of a step before the
-step before has ended.
+until a replay feeds the
+next step: a framework must not fetch the first batch of a step before the step before has ended.
 """
 
 # B rows, T positions.
@@ -101,7 +104,10 @@ class Session:
         self._layers = Layers(parts.blocks, recorder)
         if parts.reducer is not None:
             ddp.watch(parts.reducer, self._observer)  # type: ignore[arg-type]
-        state = None if self.feed.generation is None else self._restore(self.feed.generation)
+        if self.feed.generation is None:
+            state = None
+        else:
+            state = self._restore(self.feed.generation)
         if self.policy is not None:
             self._guard = self.feed.guard(self.policy, {} if state is None else state.guard)
 
@@ -200,7 +206,9 @@ class Session:
     @property
     def step(self) -> int:
         """Number of the step under way, or of the last one."""
-        return self.last_step if self._record is None else self._record.step
+        if self._record is None:
+            return self.last_step
+        return self._record.step
 
     @property
     def is_open(self) -> bool:
@@ -399,7 +407,10 @@ class Session:
         record.links[link] = bytes(16)  # its place; the numbers come with the step's copy
 
         def seal(numbers: list[float]) -> None:
-            coefficient = min(1.0, max_norm / (numbers[0] + CLIP_EPS)) if max_norm > 0 else 1.0
+            if max_norm > 0:
+                coefficient = min(1.0, max_norm / (numbers[0] + CLIP_EPS))
+            else:
+                coefficient = 1.0
             record.links[link] = struct.pack(
                 "<2d", coefficient if numbers[0] == numbers[0] else numbers[0], lr
             )

@@ -59,7 +59,7 @@ class Micro:
 
     def pin_memory(self) -> Micro:
         """For a loader that pins: the batch in page-locked memory (untested)."""
-        from torch.utils.data._utils.pin_memory import pin_memory  # noqa: PLC0415
+        from torch.utils.data._utils.pin_memory import pin_memory
 
         return Micro(wanted=self.wanted, documents=self.documents, batch=pin_memory(self.batch))  # type: ignore[no-untyped-call]
 
@@ -119,16 +119,15 @@ class Source:
             for wanted in self.names(epoch, at, left_out):
                 yield self.build(self.read(wanted))
             return
-        settings = {
-            name: getattr(loader, name)
-            for name in (
-                "num_workers",
-                "pin_memory",
-                "timeout",
-                "worker_init_fn",
-                "prefetch_factor",
-            )
-        }
+        settings = {}
+        for name in (
+            "num_workers",
+            "pin_memory",
+            "timeout",
+            "worker_init_fn",
+            "prefetch_factor",
+        ):
+            settings[name] = getattr(loader, name)
         names = _Names(lambda: self.names(epoch, at, left_out), len(self))
         stream = Stream(self._seed, "workers", epoch)
         with stream:
@@ -193,7 +192,10 @@ class _Reader(torch.utils.data.Dataset[Any]):
             self._dataset.set_epoch(wanted.epoch)
         with Stream(self._seed, "read", wanted.epoch, keys):
             together = getattr(self._dataset, "__getitems__", None)
-            examples = list(together(keys)) if together else [self._dataset[key] for key in keys]
+            if together:
+                examples = list(together(keys))
+            else:
+                examples = [self._dataset[key] for key in keys]
             documents: dict[str, str] = {}
             for key, example in zip(keys, examples, strict=True):
                 documents |= self._documents(wanted.epoch, key, example)

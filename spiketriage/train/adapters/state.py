@@ -83,11 +83,9 @@ class Parts:
             name: one for name, one in self.model.named_modules() if isinstance(one, nn.ModuleList)
         }
         longest = max(lists, key=lambda name: len(lists[name]), default=None)
-        return (
-            {}
-            if longest is None
-            else {f"{longest}.{n}": one for n, one in enumerate(lists[longest])}
-        )
+        if longest is None:
+            return {}
+        return {f"{longest}.{n}": one for n, one in enumerate(lists[longest])}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +147,9 @@ def _plain(value: Any) -> Any:
     The rest is left out.
     """
     if isinstance(value, Tensor):
-        return value.item() if value.numel() == 1 else value.tolist()
+        if value.numel() == 1:
+            return value.item()
+        return value.tolist()
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
@@ -157,7 +157,9 @@ def _plain(value: Any) -> Any:
         return {name: one for name, one in told.items() if one is not _NOTHING}
     if isinstance(value, list | tuple):
         return [None if (one := _plain(item)) is _NOTHING else one for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else _NOTHING
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return _NOTHING
 
 
 def _like(stored: Any, live: Any) -> Any:

@@ -26,7 +26,10 @@ def untouched(model: nn.Module) -> Iterator[None]:
     modes = [(one, one.training) for one in model.modules()]
     for one in params:
         one.grad = None
-    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    if torch.cuda.is_available():
+        cuda = torch.cuda.get_rng_state()
+    else:
+        cuda = None
     with Stream.from_here():
         yield
     if cuda is not None:

@@ -78,10 +78,9 @@ class BackgroundSaver:
 
 
 def _copied(state: RankState) -> RankState:
-    copies = {
-        name: {key: _host_copy(one) for key, one in held.items()}
-        for name, held in state.groups.items()
-    }
+    copies = {}
+    for name, held in state.groups.items():
+        copies[name] = {key: _host_copy(one) for key, one in held.items()}
     return replace(
         state, params=copies["params"], optimizer=copies["optimizer"], buffers=copies["buffers"]
     )
@@ -93,4 +92,6 @@ def _host_copy(tensor: Tensor) -> Tensor:
     A tensor that is there already is cloned.
     """
     held = tensor.detach()
-    return held.clone() if held.device.type == "cpu" else held.cpu()
+    if held.device.type == "cpu":
+        return held.clone()
+    return held.cpu()

@@ -82,9 +82,9 @@ def write(checkpoints: Path, staged: Staged, *, group: dist.ProcessGroup | None)
     """Write what was staged, as `save` does, with collectives of `group` alone."""
     folder = checkpoints / wire.generation_name(staged.step)
     groups = staged.state.groups
-    contiguous = {
-        name: {key: one.contiguous() for key, one in held.items()} for name, held in groups.items()
-    }
+    contiguous = {}
+    for name, held in groups.items():
+        contiguous[name] = {key: one.contiguous() for key, one in held.items()}
     try:
         together(lambda: _make_room(folder) if place(group).rank == 0 else None, group=group)
         together(lambda: generation_tensors.write(folder, contiguous, group=group), group=group)
@@ -244,7 +244,9 @@ def _write_rest(folder: Path, staged: Staged, rank: int) -> _Part:
 def _wrote(name: str) -> int:
     """The rank that has a tensor file in its own page cache; the rest is the first rank's."""
     named = re.match(r"__(\d+)_", name)
-    return int(named[1]) if named else 0
+    if named:
+        return int(named[1])
+    return 0
 
 
 def _entry(folder: Path, path: Path) -> FileEntry:
@@ -283,5 +285,6 @@ def _complete(folder: Path, staged: Staged, parts: list[_Part]) -> None:
 
 
 def _refuse(problems: Iterator[CorruptFileError]) -> None:
-    if problem := next(problems, None):
+    problem = next(problems, None)
+    if problem:
         raise problem

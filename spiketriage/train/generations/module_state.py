@@ -66,9 +66,10 @@ def put(state: RankState, model: nn.Module, optimizer: torch.optim.Optimizer) ->
         UsageError: a name that the model has is missing in `state`.
     """
     params, buffers = dict(model.named_parameters()), capture(model, optimizer).buffers
-    if missing := sorted(
+    missing = sorted(
         (params.keys() - state.params.keys()) | (buffers.keys() - state.buffers.keys())
-    ):
+    )
+    if missing:
         raise UsageError(f"the generation does not hold {', '.join(missing[:3])}")
     for name, parameter in params.items():
         parameter.copy_(state.params[name])

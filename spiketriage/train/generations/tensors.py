@@ -108,11 +108,11 @@ def fill(room: Room) -> None:
 
 
 def _flat(groups: Groups) -> dict[str, Any]:
-    return {
-        wire.tensor_key(name, key): tensor
-        for name, tensors in groups.items()
-        for key, tensor in tensors.items()
-    }
+    result: dict[str, Any] = {}
+    for name, tensors in groups.items():
+        for key, tensor in tensors.items():
+            result[wire.tensor_key(name, key)] = tensor
+    return result
 
 
 def _owner(group: str, name: str, like: Mapping[str, Tensor]) -> Tensor | None:
@@ -123,7 +123,9 @@ def _owner(group: str, name: str, like: Mapping[str, Tensor]) -> Tensor | None:
     if group == "params":
         return like.get(name)
     parameter, _, moment = name.rpartition("/")
-    return like.get(parameter) if group == "optimizer" and moment != "step" else None
+    if group == "optimizer" and moment != "step":
+        return like.get(parameter)
+    return None
 
 
 def _empty(facts: TensorStorageMetadata, owner: Tensor | None) -> Tensor:
@@ -136,11 +138,13 @@ def _empty(facts: TensorStorageMetadata, owner: Tensor | None) -> Tensor:
 def _same_model(path: Path, params: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
     if not like:
         return
-    if missing := sorted(like.keys() - params.keys()):
+    missing = sorted(like.keys() - params.keys())
+    if missing:
         raise CorruptFileError(
             path, "parameters", expected=_some(missing), seen="none of these names"
         )
-    if extra := sorted(params.keys() - like.keys()):
+    extra = sorted(params.keys() - like.keys())
+    if extra:
         raise CorruptFileError(
             path, "parameters", expected="those of the model alone", seen=f"{_some(extra)} as well"
         )

@@ -80,5 +80,7 @@ def reason(error: BaseException) -> str:
         rank, (inner, _) = min(error.failures.items())
         return f"rank {rank}: {reason(inner)}"
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        if error.filename:
+            return f"{error.filename}: {error.strerror}"
+        return error.strerror
     return f"{type(error).__name__}: {error}"

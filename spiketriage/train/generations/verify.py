@@ -33,15 +33,19 @@ def file_problems(folder: Path, manifest: Manifest) -> Iterator[CorruptFileError
 
 def _listing_problems(folder: Path, manifest: Manifest) -> Iterator[CorruptFileError]:
     listed = {entry.path: entry for entry in manifest.files}
-    present = {
-        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()
-    }
+    present = {}
+    for path in folder.rglob("*"):
+        if not path.is_dir():
+            present[path.relative_to(folder).as_posix()] = path
     for name in sorted(present.keys() - listed.keys() - wire.BESIDE):
         yield CorruptFileError(
             folder / name, "file", expected="only what the manifest lists", seen="one more"
         )
     for name, entry in listed.items():
-        seen = f"{present[name].stat().st_size} bytes" if name in present else "no such file"
+        if name in present:
+            seen = f"{present[name].stat().st_size} bytes"
+        else:
+            seen = "no such file"
         if seen != f"{entry.size_bytes} bytes":
             yield CorruptFileError(
                 folder / name, "size", expected=f"{entry.size_bytes} bytes", seen=seen
@@ -66,6 +70,9 @@ def field_problems(
     first = manifest.tensors.get(wire.rank_name(0), {})
     for group, tensors in seen.tensors.items():
         for name, digest in tensors.items():
-            expected = digest if "@" in name else first.get(group, {}).get(name, digest)
+            if "@" in name:
+                expected = digest
+            else:
+                expected = first.get(group, {}).get(name, digest)
             if expected != digest:
                 yield CorruptFileError(folder, f"{group} {name}", expected=expected, seen=digest)

@@ -152,11 +152,9 @@ class Ballot:
         return made
 
     def _unranked(self, told: int) -> tuple[int, int | None]:
-        return (
-            (told >> _RANK_BITS, self._members[_LAST_RANK - (told & _LAST_RANK)])
-            if told
-            else (0, None)
-        )
+        if told:
+            return (told >> _RANK_BITS, self._members[_LAST_RANK - (told & _LAST_RANK)])
+        return (0, None)
 
     def _reduce(self, votes: Tensor, step: int) -> None:
         work = dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
@@ -191,7 +189,9 @@ class Ballot:
                 time.sleep(POLL_S)
             work.wait()
         except RuntimeError as error:  # torch raises nothing narrower for a timeout or a lost peer
-            return "no answer" if not work.is_completed() else str(error).split(". ")[0]
+            if not work.is_completed():
+                return "no answer"
+            return str(error).split(". ")[0]
         return None
 
     def _silence(self, step: int, mark: str, failure: str, *, is_told: bool) -> str:
@@ -203,11 +203,10 @@ class Ballot:
                 else None
             )
         )
-        waited = (
-            f"within {self._timeout_s:g} s"
-            if failure == "no answer"
-            else f"(connection lost: {failure})"
-        )
+        if failure == "no answer":
+            waited = f"within {self._timeout_s:g} s"
+        else:
+            waited = f"(connection lost: {failure})"
         if absent is None:
             return (
                 f"step {step}: a rank did not answer the guard's vote {waited}; the store that "
@@ -234,7 +233,9 @@ class Ballot:
         asking = threading.Thread(target=answer, name="guard-store", daemon=True)
         asking.start()
         asking.join(2 * PATIENCE_S)
-        return answers[0] if answers else None
+        if answers:
+            return answers[0]
+        return None
 
 
 def union(parts: Sequence[Sequence[Hashable]]) -> tuple[Any, ...]:
@@ -244,4 +245,6 @@ def union(parts: Sequence[Sequence[Hashable]]) -> tuple[Any, ...]:
 
 def _ranked(code: int, rank: int) -> int:
     """A number whose maximum is the gravest code, and of equal ones that of the lowest rank."""
-    return code << _RANK_BITS | (_LAST_RANK - rank) if code else 0
+    if code:
+        return code << _RANK_BITS | (_LAST_RANK - rank)
+    return 0

@@ -1,24 +1,28 @@
-"""The guard in the training loop.
-
-It judges each step by `spiketriage.detect.detector`'s rules, and all ranks do the same.
+"""The guard in the training loop: it judges each step by `spiketriage.detect`'s rules, and all
+ranks do the same.
 
 It never changes a parameter, loads a generation or moves a cursor itself: the loop does, as the
 decision says.
 
     guard = Guard(Policy(outlier="skip"), state=generation.guard)   # state=None at the start of a
-    run with exit_with_code():                       # a stop ends the process with exit code 10, on
+    run
+    with exit_with_code():                       # a stop ends the process with exit code 10, on
     every rank
         for step, batch in enumerate(batches, first):
             loss_sum, num_tokens = forward_backward(batch)           # both over all ranks, as for
-            the log clipped = clip_(model.parameters(), 1.0) decision = guard.decide(step=step,
-            loss_sum=loss_sum, num_tokens=num_tokens, grad_norm=clipped.norm, lr=lr) if not
-            decision.skip:                # a skip: nothing is called, so nothing can change
+            the log
+            clipped = clip_(model.parameters(), 1.0)
+            decision = guard.decide(step=step, loss_sum=loss_sum, num_tokens=num_tokens,
+            grad_norm=clipped.norm, lr=lr)
+            if not decision.skip:                # a skip: nothing is called, so nothing can change
                 optimizer.step(), scheduler.step(), ema.update_parameters(model)
             optimizer.zero_grad(set_to_none=True)                    # a skipped step's gradients
-            are dropped record.log(decision.metrics())       # inside the recorder's step
+            are dropped
+            record.log(decision.metrics())       # inside the recorder's step
 
 With a rollback in the policy: `Guard(policy, known_good=newest)`, where `newest(step)` gives the
-newest known-good generation older than `step`, and in the loop
+newest known-good
+generation older than `step`, and in the loop
 
             if decision.rollback:
                 loaded = load(decision.generation); guard.rolled_back(loaded.guard);
@@ -36,7 +40,7 @@ newest known-good generation older than `step`, and in the loop
   takes part in the next step's vote: it can alert, roll back or stop, not undo.
 - An optimizer that cannot be held back (it steps inside backward, or in a fused engine) is taken
   back by
-  `spiketriage.train.guarding.held.Held`, at the price of a second copy of its state.
+  `spiketriage.train.held.Held`, at the price of a second copy of its state.
 - The forward pass may have moved buffers (BatchNorm) before the decision: those are the loop's, or
   `Held`'s.
 - A rollback by ending the process and starting another one on an older generation takes the
@@ -44,8 +48,8 @@ newest known-good generation older than `step`, and in the loop
   generation knows nothing of later verdicts: roll back inside the process, or keep `state()` apart.
 
 Sources: skip by selection, not by a factor of 0, since 0 · NaN = NaN; PaLM (arXiv 2204.02311,
-section 5.1) for rollback and leaving batches out. One all-reduce of six integers a step, see
-`agree`.
+section 5.1) for
+rollback and leaving batches out. One all-reduce of six integers a step, see `agree`.
 """
 
 from __future__ import annotations
@@ -128,7 +132,10 @@ class Decision:
         """The decision for a person, the same on every rank; empty when nothing was wrong."""
         if self.kind is None:
             return ""
-        times = f", number {self.num_repeats} without progress" if self.num_repeats else ""
+        if self.num_repeats:
+            times = f", number {self.num_repeats} without progress"
+        else:
+            times = ""
         return f"step {self.step}: {self.kind}, seen by rank {self.rank}{times}: {self.action}"
 
     def metrics(self) -> dict[str, float]:
@@ -303,7 +310,10 @@ class Guard:
             self._row = row_from_json(state["row"])
             self._told = tuple(alarm_from_json(one) for one in state["told"])
             self._late = tuple(alarm_from_json(one) for one in state["late"])
-            action: Action = "skip" if state["was_skipped"] else "none"
+            if state["was_skipped"]:
+                action: Action = "skip"
+            else:
+                action = "none"
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise EvidenceError(
                 f"guard state cannot be read: {error!r}", hint="start the guard anew"
@@ -366,7 +376,9 @@ class Guard:
             num_repeats=self._patience.repeats.get(kind, 0) if kind else 0,
             alarms=alarms,
         )
-        return self._roll_back(decision, began) if action == "rollback" else decision
+        if action == "rollback":
+            return self._roll_back(decision, began)
+        return decision
 
     def _roll_back(self, decision: Decision, began: int) -> Decision:
         """The generation to load and the batches to leave out, the same on every rank.
@@ -420,12 +432,15 @@ def _read(*values: Tensor | float | None) -> list[Any]:
         if isinstance(value, Tensor)
     ]
     device = next((one.device for one in tensors if one.device.type != "cpu"), torch.device("cpu"))
-    read: list[float] = (
-        torch.stack([one.to(device, torch.float64) for one in tensors]).tolist() if tensors else []
-    )
+    if tensors:
+        read: list[float] = torch.stack([one.to(device, torch.float64) for one in tensors]).tolist()
+    else:
+        read = []
     found = iter(read)
     return [next(found) if isinstance(value, Tensor) else value for value in values]
 
 
 def _count(num_tokens: float) -> int:
-    return int(num_tokens) if math.isfinite(num_tokens) else 0
+    if math.isfinite(num_tokens):
+        return int(num_tokens)
+    return 0

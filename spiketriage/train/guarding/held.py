@@ -109,11 +109,15 @@ class Held:
 
 def _local(tensor: Tensor) -> Tensor:
     """This rank's part, sharing memory with the tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+    if isinstance(tensor, DTensor):
+        return tensor.to_local()
+    return tensor.detach()
 
 
 def _copied(value: Any) -> Any:
-    return _local(value).clone() if isinstance(value, Tensor) else deepcopy(value)
+    if isinstance(value, Tensor):
+        return _local(value).clone()
+    return deepcopy(value)
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:

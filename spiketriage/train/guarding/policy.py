@@ -63,7 +63,10 @@ class Policy:
                 "a drift is known only after the update, so it cannot be skipped",
                 hint="use rollback",
             )
-        skips = 1 if self.skips_before_rollback is None else self.skips_before_rollback
+        if self.skips_before_rollback is None:
+            skips = 1
+        else:
+            skips = self.skips_before_rollback
         counts = (self.max_repeats, self.progress_steps, skips)
         if min(counts) < 1 or self.warmup_steps < 0:
             raise UsageError(

@@ -94,7 +94,12 @@ class Recent:
 
     def since(self, step: int) -> list[Any]:
         """Ids of every remembered step from `step` on, in the order in which they were read."""
-        return [one for at, ids in self._steps if at >= step for one in ids]
+        result: list[Any] = []
+        for at, ids in self._steps:
+            if at >= step:
+                for one in ids:
+                    result.append(one)
+        return result
 
     def state(self) -> list[list[Any]]:
         """Plain JSON."""
@@ -110,11 +115,9 @@ def of_all_ranks(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for state in states:
         for step, ids in state.get("recent", ()):
             parts.setdefault(step, []).extend(one for one in ids if one not in parts.get(step, ()))
-    return (
-        {**states[0], "recent": [[step, ids] for step, ids in sorted(parts.items())]}
-        if parts
-        else dict(states[0])
-    )
+    if parts:
+        return {**states[0], "recent": [[step, ids] for step, ids in sorted(parts.items())]}
+    return dict(states[0])
 
 
 def vote_digest(accounts: Accounts, patience: Patience) -> int:
@@ -131,16 +134,16 @@ def vote_digest(accounts: Accounts, patience: Patience) -> int:
 
 def row_to_json(row: Row | None) -> dict[str, Any] | None:
     """A row with its nonfinites as strings."""
-    return None if row is None else {name: _to_json(value) for name, value in asdict(row).items()}
+    if row is None:
+        return None
+    return {name: _to_json(value) for name, value in asdict(row).items()}
 
 
 def row_from_json(stored: Mapping[str, Any] | None) -> Row | None:
     """The row that `row_to_json` wrote."""
-    return (
-        None
-        if stored is None
-        else Row(**{name: _from_json(value) for name, value in stored.items()})
-    )
+    if stored is None:
+        return None
+    return Row(**{name: _from_json(value) for name, value in stored.items()})
 
 
 def alarm_to_json(one: Alarm) -> dict[str, Any]:
@@ -157,8 +160,12 @@ def alarm_from_json(stored: Mapping[str, Any]) -> Alarm:
 
 
 def _to_json(value: Any) -> Any:
-    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return value
 
 
 def _from_json(value: Any) -> Any:
-    return float(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return float(value)
+    return value

@@ -213,9 +213,10 @@ class Alerts:
     def _look_at(self, recorder: Recorder) -> None:
         flight = recorder.in_flight()
         if flight is not None and flight.running_s > self._stall_after_s:
-            stage = (
-                f"last stage {flight.last_stage}" if flight.last_stage else "nothing recorded yet"
-            )
+            if flight.last_stage:
+                stage = f"last stage {flight.last_stage}"
+            else:
+                stage = "nothing recorded yet"
             self._raise(
                 recorder,
                 "error",
@@ -238,9 +239,10 @@ class Alerts:
         found = recorder.newest_nonfinite
         if found is not None and found != self._told_nonfinite:
             self._told_nonfinite = found
-            more = (
-                f" and {len(found.names) - MAX_NAMES} more" if len(found.names) > MAX_NAMES else ""
-            )
+            if len(found.names) > MAX_NAMES:
+                more = f" and {len(found.names) - MAX_NAMES} more"
+            else:
+                more = ""
             where = f"{', '.join(found.names[:MAX_NAMES])}{more}"
             self._raise(
                 recorder,

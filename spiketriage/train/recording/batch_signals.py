@@ -62,11 +62,10 @@ def _counts(ids_BT: Tensor, valid_BT: Tensor | None, vocabulary: int) -> Tensor:
     Not `bincount`, which waits for a device to learn the size of its result.
     """
     ids = ids_BT.detach().reshape(-1).clamp(0, vocabulary - 1)
-    ones = (
-        torch.ones_like(ids, dtype=torch.float32)
-        if valid_BT is None
-        else valid_BT.detach().reshape(-1).float()
-    )
+    if valid_BT is None:
+        ones = torch.ones_like(ids, dtype=torch.float32)
+    else:
+        ones = valid_BT.detach().reshape(-1).float()
     return torch.zeros(-(-vocabulary // NUM_BINS) * NUM_BINS, device=ids.device).scatter_add_(
         0, ids.long(), ones
     )

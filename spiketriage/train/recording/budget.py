@@ -97,11 +97,9 @@ class Budget:
                 self._calm_needed *= 2
                 return f"recorder took {seen:.2%} of step time, budget {share:.2%}: {self._words()}"
             told, self._told_last = self._told_last, True
-            return (
-                ""
-                if told
-                else f"recorder takes {seen:.2%} of step time at its last level, budget {share:.2%}"
-            )
+            if told:
+                return ""
+            return f"recorder takes {seen:.2%} of step time at its last level, budget {share:.2%}"
         self._num_calm = self._num_calm + 1 if seen < share / 4 else 0
         if self.number and self._num_calm >= self._calm_needed:
             self.number -= 1

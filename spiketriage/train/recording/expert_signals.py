@@ -35,13 +35,19 @@ def record_router(
     """
     with record.clock:
         num_experts = logits_NE.shape[-1]
-        valid = torch.ones_like(expert_NC[:, 0], dtype=torch.bool) if valid_N is None else valid_N
+        if valid_N is None:
+            valid = torch.ones_like(expert_NC[:, 0], dtype=torch.bool)
+        else:
+            valid = valid_N
         asked_NC = valid[:, None].expand_as(expert_NC)
         kept = asked_NC if kept_NC is None else kept_NC & asked_NC
         load_E = torch.zeros(num_experts, device=logits_NE.device)
         load_E.scatter_add_(0, expert_NC.reshape(-1), kept.reshape(-1).float())
         wide_NE = logits_NE.detach().float()
-        score_NE = wide_NE.sigmoid() if is_sigmoid else wide_NE.softmax(-1)
+        if is_sigmoid:
+            score_NE = wide_NE.sigmoid()
+        else:
+            score_NE = wide_NE.softmax(-1)
         share_NE = score_NE / score_NE.sum(-1, keepdim=True)
         entropy_N = -torch.special.xlogy(share_NE, share_NE).sum(-1)
         load_share_E = load_E / load_E.sum().clamp(min=1)

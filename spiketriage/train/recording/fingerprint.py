@@ -68,4 +68,6 @@ def _mixed(values: Tensor) -> Tensor:
 
 
 def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
+    if value >> 63:
+        return value - (1 << 64)
+    return value

@@ -135,7 +135,9 @@ def _versions() -> dict[str, str]:
 def _digest_of(path: Path | None) -> str:
     if path is None:
         return ""
-    return digests.of_tree(path, "*") if path.is_dir() else digests.of_file(path)
+    if path.is_dir():
+        return digests.of_tree(path, "*")
+    return digests.of_file(path)
 
 
 def _placement(device: str, mesh: Any) -> dict[str, Any]:

@@ -102,7 +102,10 @@ class Lane:
         due_s = time.monotonic() + self.interval_s
         while True:
             with self._condition:
-                patience_s = None if self._tick is None else max(0.0, due_s - time.monotonic())
+                if self._tick is None:
+                    patience_s = None
+                else:
+                    patience_s = max(0.0, due_s - time.monotonic())
                 self._condition.wait_for(lambda: self._jobs or self._closing, patience_s)
                 if self._closing and not self._jobs:
                     return
@@ -123,7 +126,7 @@ class Lane:
     def _try(self, work: Callable[[], object]) -> bool:
         try:
             return bool(work())
-        except Exception as error:  # noqa: BLE001 the recorder's edge: nothing here may end a training job
+        except Exception as error:
             with suppress(Exception):
                 _LOG.warning("%s: %s: %s", self.name, type(error).__name__, error)
             return False

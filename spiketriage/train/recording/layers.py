@@ -179,7 +179,9 @@ def attention_logit_max(
 
 
 def _root(squares: float, count: float) -> float:
-    return math.sqrt(squares / count) if count and squares >= 0 else math.nan
+    if count and squares >= 0:
+        return math.sqrt(squares / count)
+    return math.nan
 
 
 def _cut(values: Sequence[float]) -> list[list[float]]:
@@ -214,9 +216,13 @@ def _add_logits(rows: list[list[float]], places: Sequence[int], logits: Sequence
 
 def _values(output: Any) -> Tensor | None:
     first = output[0] if isinstance(output, tuple) else output
-    return local(first) if isinstance(first, Tensor) and first.numel() else None
+    if isinstance(first, Tensor) and first.numel():
+        return local(first)
+    return None
 
 
 def _logit_max(module: nn.Module) -> Tensor | None:
     logit_max = getattr(module, "logit_max", None)
-    return local(logit_max) if isinstance(logit_max, Tensor) else None
+    if isinstance(logit_max, Tensor):
+        return local(logit_max)
+    return None

@@ -134,7 +134,11 @@ class Prometheus:
 def _spelled(value: float) -> str:
     if math.isnan(value):
         return "NaN"
-    return repr(float(value)) if math.isfinite(value) else ("+Inf" if value > 0 else "-Inf")
+    if math.isfinite(value):
+        return repr(float(value))
+    if value > 0:
+        return "+Inf"
+    return "-Inf"
 
 
 def _imported(module: str, package: str) -> Any:

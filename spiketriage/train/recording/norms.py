@@ -104,9 +104,11 @@ def groups_of(name: str, tensor: Tensor, groups: Mapping[str, Groups] | None) ->
     if not is_dtensor(tensor):
         return ()
     mesh, placements = tensor.device_mesh, tensor.placements  # type: ignore[attr-defined]
-    return tuple(
-        mesh.get_group(dim) for dim, place in enumerate(placements) if not place.is_replicate()
-    )
+    result = []
+    for dim, place in enumerate(placements):
+        if not place.is_replicate():
+            result.append(mesh.get_group(dim))
+    return tuple(result)
 
 
 def local(tensor: Tensor) -> Tensor:

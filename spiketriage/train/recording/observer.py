@@ -1,4 +1,5 @@
-"""Watches parameters, gradients and the optimizer around one update, and tells the recorder what it saw.
+"""Watches parameters, gradients and the optimizer around one update, and tells the recorder what it
+saw.
 
 It never changes a parameter, a gradient or the optimizer, and computes the norm that clips only
 once.
@@ -6,12 +7,17 @@ once.
     observer = Observer(model.named_parameters(), optimizer, recorder=recorder)
     with recorder.step(n) as s:
         observer.begin(s)                                  # digests of the parameters as they were
-        …forward, backward… observer.local_gradients(s)                        # before the
-        all-reduce, where the loop has such a moment …all-reduce… norm =
-        observer.reduced_gradients(s)               # () on every rank; hand it to the clipping
-        torch.nn.utils.clip_grads_with_norm_(parameters, 1.0, norm) observer.clipped(s, norm, 1.0)
-        optimizer.step() observer.updated(s)                                # before zero_grad:
-        RMS_t needs the gradient
+        …forward, backward…
+        observer.local_gradients(s)                        # before the all-reduce, where the loop
+        has such a moment
+        …all-reduce…
+        norm = observer.reduced_gradients(s)               # () on every rank; hand it to the
+        clipping
+        torch.nn.utils.clip_grads_with_norm_(parameters, 1.0, norm)
+        observer.clipped(s, norm, 1.0)
+        optimizer.step()
+        observer.updated(s)                                # before zero_grad: RMS_t needs the
+        gradient
 
 `reduced_gradients` and `updated` are collective when parameters are sharded: every rank calls them
 in every step.
@@ -169,7 +175,10 @@ class Observer:
         }
         squares_P = local_squares(whole)
         here = [index for index, name in enumerate(self.parameters) if name in gradients]
-        local_P = squares_P.sqrt() if len(here) == len(self.parameters) else squares_P[here].sqrt()
+        if len(here) == len(self.parameters):
+            local_P = squares_P.sqrt()
+        else:
+            local_P = squares_P[here].sqrt()
         reduce_by_groups(squares_P[None], self._groups_P)
         return norms_of_squares(squares_P), local_P
 
@@ -178,12 +187,12 @@ class Observer:
 
     def _moments(self) -> dict[str, Tensor]:
         state = self.optimizer.state
-        return {
-            f"{name}/{key}": value
-            for name, one in self.parameters.items()
-            for key, value in state.get(one, {}).items()
-            if isinstance(value, Tensor)
-        }
+        result: dict[str, Tensor] = {}
+        for name, one in self.parameters.items():
+            for key, value in state.get(one, {}).items():
+                if isinstance(value, Tensor):
+                    result[f"{name}/{key}"] = value
+        return result
 
     def _log_update(self, record: StepRecorder) -> Updated:
         """Update norm and RMS_t: sums over ranks, then norms and means of whole tensors."""
@@ -226,9 +235,10 @@ class Observer:
 
 
 def _hyperparameters(group: Mapping[str, Any]) -> dict[str, float | Tensor]:
-    found: dict[str, float | Tensor] = {
-        key: group[key] for key in ("lr", "eps", "weight_decay") if group.get(key) is not None
-    }
+    found: dict[str, float | Tensor] = {}
+    for key in ("lr", "eps", "weight_decay"):
+        if group.get(key) is not None:
+            found[key] = group[key]
     if "betas" in group:
         found["beta1"], found["beta2"] = group["betas"]
     # A schedule may write the next step's rate into the same tensor before this step is over.

@@ -123,11 +123,10 @@ class Recorder:
         else:
             self.path, self.attempt, descriptor = path, attempt or 0, open_at(path)
         self._file = SegmentFile(descriptor)
-        name = (
-            ring_wire.ring_name(rank, self.attempt)
-            if path is None
-            else path.name + ring_wire.SUFFIX
-        )
+        if path is None:
+            name = ring_wire.ring_name(rank, self.attempt)
+        else:
+            name = path.name + ring_wire.SUFFIX
         self._ring = Ring(self.path.with_name(name), ring_slots)
         self._digester = Digester()
         self._layouts: dict[tuple[Link, ...], int] = {}
@@ -316,7 +315,8 @@ class Recorder:
             # one.
             self._layouts[links] = number
         names = _nonfinite_names(record)
-        if unjudged := _unjudged(record, names):
+        unjudged = _unjudged(record, names)
+        if unjudged:
             self.newest_nonfinite = Nonfinite(step=record.step, names=unjudged)
         if names or record.anomalies:
             self._file.sync_soon()
@@ -390,11 +390,10 @@ class Recorder:
         flight = self.in_flight()
         if flight is not None and flight.running_s > self._next_stall_s:
             self._next_stall_s = 2 * flight.running_s
-            stage = (
-                f"the last stage recorded is {flight.last_stage}"
-                if flight.last_stage
-                else "nothing recorded yet"
-            )
+            if flight.last_stage:
+                stage = f"the last stage recorded is {flight.last_stage}"
+            else:
+                stage = "nothing recorded yet"
             text = f"step {flight.step} has taken {flight.running_s:.0f} s and goes on; {stage}"
             data = {"running_s": flight.running_s, "last_stage": flight.last_stage}
             self._append(_notice("in-flight", text, flight.step, data))

@@ -147,7 +147,10 @@ class StepRecorder:
         tensor whose norm overflows float32 counts as nonfinite then.
         """
         with self.clock:
-            period = self.level.digest_period if stage in ROTATING else 1
+            if stage in ROTATING:
+                period = self.level.digest_period
+            else:
+                period = 1
             # After step k the tensors are digested that step k + 1 digests before: continuity can
             # then be checked.
             turn = self.step + (stage == "params_after")
@@ -242,7 +245,10 @@ class StepRecorder:
             and (value.is_floating_point() or value.is_complex())
             and value.numel()
         ):
-            parts = torch.view_as_real(value) if value.is_complex() else value
+            if value.is_complex():
+                parts = torch.view_as_real(value)
+            else:
+                parts = value
             ends = torch.stack(torch.aminmax(parts.float() if parts.dtype.itemsize == 1 else parts))
             self.defer(
                 ends,

@@ -59,7 +59,10 @@ def is_finite(tensor: Tensor) -> bool:
             return math.isfinite(np.dot(array, array)) or bool(np.isfinite(array).all())
     if not (held.is_floating_point() or held.is_complex()):
         return True
-    flat = torch.view_as_real(held) if held.is_complex() else held
+    if held.is_complex():
+        flat = torch.view_as_real(held)
+    else:
+        flat = held
     # torch has no isfinite for 8-bit floats
     finite = torch.isfinite(flat.float() if flat.dtype.itemsize == 1 else flat).all()
     return bool(finite.numpy())
@@ -89,7 +92,9 @@ def local_key(name: str, value: Tensor) -> str:
     dimension along which it is sharded or partial; replicas hold the same piece and have the same
     name, so that ranks can be compared.
     """
-    return f"{name}{_place(value)}" if is_dtensor(value) else name
+    if is_dtensor(value):
+        return f"{name}{_place(value)}"
+    return name
 
 
 def local_part(value: Tensor) -> Tensor:
@@ -120,9 +125,10 @@ def _place(value: Tensor) -> str:
     if coordinate is None:
         return "@outside"
     names = mesh.mesh_dim_names or tuple(f"dim{dim}" for dim in range(mesh.ndim))
-    terms = [
-        f"{name}={place}"
-        for name, place, how in zip(names, coordinate, placements, strict=True)
-        if not how.is_replicate()
-    ]
-    return f"@{','.join(terms)}" if terms else ""
+    terms = []
+    for name, place, how in zip(names, coordinate, placements, strict=True):
+        if not how.is_replicate():
+            terms.append(f"{name}={place}")
+    if terms:
+        return f"@{','.join(terms)}"
+    return ""

@@ -24,7 +24,7 @@ ORDER: tuple[str, ...] = (
     "stabilizers.mup",
     "stabilizers.schedules",
     "stabilizers.clip",
-    "guard",
+    "guarding.guard",
     "stabilizers.loss_scale",
     "stabilizers.qk_norm",
     "stabilizers.softcap",
@@ -50,13 +50,14 @@ class Stabilizer:
 def described(module: str) -> Stabilizer:
     """The constants `NAME`, `REMOVES`, `COST` and `WHEN` of a member's file, read without importing it."""
     tree = ast.parse((_TRAIN / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
-    told = {
-        node.targets[0].id: ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and node.targets[0].id in _WORDS
-    }
+    told = {}
+    for node in tree.body:
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and node.targets[0].id in _WORDS
+        ):
+            told[node.targets[0].id] = ast.literal_eval(node.value)
     return Stabilizer(module=module, **{word.lower(): told[word] for word in _WORDS})
 
 

@@ -118,9 +118,10 @@ def clip_(
     coefficient = torch.where(finite, (max_norm / (norm + 1e-6)).clamp(max=1.0), 1.0)
     for parameter in parameters:
         if parameter.grad is not None:
-            held = (
-                parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
-            )
+            if isinstance(parameter.grad, DTensor):
+                held = parameter.grad.to_local()
+            else:
+                held = parameter.grad
             held.mul_(coefficient)
     return Clipped(norm=norm, coefficient=coefficient, finite=finite)
 
@@ -142,11 +143,11 @@ def _sharded_over(parameter: Tensor) -> Groups:
     mesh = parameter.device_mesh
     # Not `is_shard()`: it is False for the strided shards of FSDP2 over tensor parallelism (torch
     # 2.13).
-    return tuple(
-        mesh.get_group(dim)
-        for dim, place in enumerate(parameter.placements)
-        if not place.is_replicate()
-    )
+    result = []
+    for dim, place in enumerate(parameter.placements):
+        if not place.is_replicate():
+            result.append(mesh.get_group(dim))
+    return tuple(result)
 
 
 def _local_square(parameter: Tensor) -> Tensor:

@@ -168,7 +168,10 @@ def _terms(
     ce = (logz_N - target_N).masked_fill(~valid_N, 0.0).sum()
     logz_N = logz_N.masked_fill(~valid_N, 0.0)
     square = logz_N.square().sum()
-    objective = ce + z_coefficient * square if z_coefficient else ce
+    if z_coefficient:
+        objective = ce + z_coefficient * square
+    else:
+        objective = ce
     return objective, torch.stack([ce, logz_N.sum(), square]).detach()
 
 

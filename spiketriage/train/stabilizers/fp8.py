@@ -181,7 +181,10 @@ class DelayedScale:
         for name, mine in self.state_tensors(prefix).items():
             found = stored.get(name)
             if found is None or found.shape != mine.shape or found.dtype != mine.dtype:
-                seen = None if found is None else (tuple(found.shape), found.dtype)
+                if found is None:
+                    seen = None
+                else:
+                    seen = (tuple(found.shape), found.dtype)
                 raise EvidenceError(
                     f"{name}: expected {tuple(mine.shape)} {mine.dtype}, found {seen}"
                 )

@@ -121,7 +121,10 @@ def unscale_(
     for parameter in parameters:
         if parameter.grad is None:
             continue
-        held = parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
+        if isinstance(parameter.grad, DTensor):
+            held = parameter.grad.to_local()
+        else:
+            held = parameter.grad
         if held.dtype in (torch.float16, torch.bfloat16):
             raise UsageError(
                 f"gradients are unscaled in fp32, not {held.dtype}",
@@ -130,7 +133,10 @@ def unscale_(
         bad = ~torch.isfinite(held).all()
         flag = bad if flag is None else flag | bad
         held.mul_(1.0 / scale)
-    overflow = torch.zeros(()) if flag is None else flag.float()
+    if flag is None:
+        overflow = torch.zeros(())
+    else:
+        overflow = flag.float()
     if dist.is_initialized():
         dist.all_reduce(overflow, op=dist.ReduceOp.MAX, group=group)
     return not bool(overflow)

@@ -157,7 +157,10 @@ def statistics(
     num_experts = logits_NE.shape[-1]
     load_E = load(routing, num_experts)
     num = load_E.sum().clamp(min=1).float()
-    num_kept = load_E.sum() if kept_NC is None else (kept_NC & routing.valid_N[:, None]).sum()
+    if kept_NC is None:
+        num_kept = load_E.sum()
+    else:
+        num_kept = (kept_NC & routing.valid_N[:, None]).sum()
     chance_NE = logits_NE.detach()[routing.valid_N].float().softmax(-1)
     entropy_N = torch.special.entr(chance_NE).sum(-1)
     return RouterStatistics(

@@ -179,7 +179,8 @@ def _outputs(model: nn.Module, layers: Sequence[str], inputs: Any) -> dict[str, 
         return hook
 
     found = dict(model.named_modules())
-    if missing := [layer for layer in layers if layer not in found]:
+    missing = [layer for layer in layers if layer not in found]
+    if missing:
         raise UsageError(f"the model has no layers {missing}")
     handles = [found[layer].register_forward_hook(keep(layer)) for layer in layers]
     try:

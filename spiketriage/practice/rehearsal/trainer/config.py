@@ -51,7 +51,8 @@ class Config:
     defenses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if unknown := sorted({*self.defenses} - {*DEFENSES}):
+        unknown = sorted({*self.defenses} - {*DEFENSES})
+        if unknown:
             message = (
                 f"no defence {', '.join(map(repr, unknown))} can be turned on here; there are "
                 f"{', '.join(DEFENSES)}"

@@ -54,16 +54,18 @@ class Fp8Linear(Linear):
 
 def linear_class(config: Config) -> type[Linear]:
     """The kind of linear layer that the blocks are made of."""
-    return Fp8Linear if "fp8-scaling" in config.defenses else Linear
+    if "fp8-scaling" in config.defenses:
+        return Fp8Linear
+    return Linear
 
 
 def scale_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Copies of every scale and amax history by name, fp32; empty without FP8."""
-    return {
-        name: tensor
-        for prefix, scales in _scales(model)
-        for name, tensor in scales.state_tensors(prefix).items()
-    }
+    result: dict[str, Tensor] = {}
+    for prefix, scales in _scales(model):
+        for name, tensor in scales.state_tensors(prefix).items():
+            result[name] = tensor
+    return result
 
 
 def put_scale_tensors(model: nn.Module, stored: Mapping[str, Tensor]) -> None:

@@ -115,11 +115,10 @@ class GPT(nn.Module):
         generator = torch.Generator().manual_seed(config.seed)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
-                scale = (
-                    0.02 / math.sqrt(2 * config.num_layers)
-                    if name.endswith(("out.weight", "down.weight"))
-                    else 0.02
-                )
+                if name.endswith(("out.weight", "down.weight")):
+                    scale = 0.02 / math.sqrt(2 * config.num_layers)
+                else:
+                    scale = 0.02
                 nn.init.normal_(parameter, std=scale, generator=generator)
         if "scaled-init" in config.defenses:
             named = self.named_parameters()

@@ -107,7 +107,10 @@ class Trainer:
 
     def load(self, generation: Path, loader: str) -> Loaded:
         """Replace the whole state by that of `generation`."""
-        state = load_verified(generation) if loader == "verified" else restore(generation)
+        if loader == "verified":
+            state = load_verified(generation)
+        else:
+            state = restore(generation)
         put(state, self.model, self.optimizer)
         put_scale_tensors(self.model, state.buffers)
         random_state.restore(state.rng)
@@ -230,9 +233,9 @@ class Trainer:
         totals[1] = loss_sum
         dist.all_reduce(totals[1:])
         cut = torch.split(flat_N, [gradient.numel() for gradient in gradients.values()])
-        reduced = {
-            name: part.view_as(gradients[name]) for name, part in zip(gradients, cut, strict=True)
-        }
+        reduced = {}
+        for name, part in zip(gradients, cut, strict=True):
+            reduced[name] = part.view_as(gradients[name])
         record.tensors("reduced_gradient", reduced)
         record.log(
             {
@@ -252,11 +255,10 @@ class Trainer:
 
         Clears them.
         """
-        taken = {
-            name: parameter.grad / scale
-            for name, parameter in reversed(self.params.items())
-            if parameter.grad is not None
-        }
+        taken = {}
+        for name, parameter in reversed(self.params.items()):
+            if parameter.grad is not None:
+                taken[name] = parameter.grad / scale
         self.optimizer.zero_grad(set_to_none=True)
         return taken
 
@@ -286,7 +288,10 @@ class Trainer:
     def _update(self, step: int, gradients: Gradients, record: StepRecorder) -> bool:
         """Clip, decide, apply and record; returns whether the update was taken."""
         lr, norm = self.lr(step), record.metrics["grad/norm"]
-        coefficient = min(1.0, self.config.clip / (norm + 1e-6)) if norm == norm else norm
+        if norm == norm:
+            coefficient = min(1.0, self.config.clip / (norm + 1e-6))
+        else:
+            coefficient = norm
         record.links[Link("clip_lr", "all")] = struct.pack("<2d", coefficient, lr)
         before = {name: parameter.detach().clone() for name, parameter in self.params.items()}
         for name, parameter in self.params.items():

@@ -44,7 +44,9 @@ def base_width(config: Config) -> int:
 
     Its own without μP, where every factor is exactly 1.
     """
-    return BASE_WIDTH if "mup" in config.defenses else config.d_model
+    if "mup" in config.defenses:
+        return BASE_WIDTH
+    return config.d_model
 
 
 def outputs(config: Config) -> tuple[str, ...]:
@@ -58,7 +60,10 @@ def scale_initial_(named: Iterable[tuple[str, Tensor]], config: Config) -> None:
     base = base_width(config)
     # Scaled init knows the fan-in of this width: the base model would have drawn with √m times its
     # std.
-    to_base = math.sqrt(config.d_model / base) if "scaled-init" in config.defenses else 1.0
+    if "scaled-init" in config.defenses:
+        to_base = math.sqrt(config.d_model / base)
+    else:
+        to_base = 1.0
     for name, weight in named:
         if weight.dim() >= 2:
             role = role_of(name, weight, inputs=INPUTS, outputs=outputs(config))

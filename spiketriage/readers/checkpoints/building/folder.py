@@ -64,7 +64,9 @@ def _small_file(path: Path) -> bytes:
 
 def sentence(error: EvidenceError) -> str:
     """What is wrong, and what can be done about it."""
-    return f"{error.message} ({error.hint})" if error.hint else error.message
+    if error.hint:
+        return f"{error.message} ({error.hint})"
+    return error.message
 
 
 def json_field(folder: Path, name: str, kind: FieldKind, problems: list[str]) -> FieldFacts | None:
@@ -89,5 +91,8 @@ def json_field(folder: Path, name: str, kind: FieldKind, problems: list[str]) ->
 def some(names: Collection[str] | Iterable[str]) -> str:
     """A few of `names`, and how many more there are."""
     names = sorted(names)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    if len(names) > _SHOWN:
+        more = f" and {len(names) - _SHOWN} more"
+    else:
+        more = ""
     return ", ".join(names[:_SHOWN]) + more

@@ -1,13 +1,13 @@
-"""State that is no tensor, as facts.
-
-A digest of its own, its scalars, and the small tensors inside it.
+"""State that is no tensor, as facts: a digest of its own, its scalars, and the small tensors inside
+it.
 
 This module never reads a tensor larger than `SMALL_BYTES`.
 
     Contents(path)                      reads small tensors of one torch.save file (`scalar`,
-    `bytes_of`) digest(value, contents)             hex XXH3-128 of a canonical encoding of any
-    unpickled value scalars(value)                      its scalars by dotted name, at most
-    MAX_VALUES field(kind, name, value, ...)       FieldFacts of it
+    `bytes_of`)
+    digest(value, contents)             hex XXH3-128 of a canonical encoding of any unpickled value
+    scalars(value)                      its scalars by dotted name, at most MAX_VALUES
+    field(kind, name, value, ...)       FieldFacts of it
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class Contents:
                 data = stream.read(tensor.end - tensor.start)
         except OSError:
             return None  # the scan of the tensors, which reads all of them, says so
-        return data if len(data) == tensor.end - tensor.start else None
+        if len(data) == tensor.end - tensor.start:
+            return data
+        return None
 
     def scalar(self, value: object) -> int | float | bool | None:
         """The number that `value` is or, for a tensor of one element, holds."""
@@ -125,7 +127,9 @@ def scalar_text(value: object, contents: Contents | None = None) -> str | None:
         return None  # the random state of a generator, say
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()[:MAX_TEXT]
-    return str(value) if isinstance(value, (int, float)) else None
+    if isinstance(value, (int, float)):
+        return str(value)
+    return None
 
 
 def field(

@@ -1,26 +1,31 @@
-"""The tree that a checkpoint file unpickles to, as facts.
-
-Tensors with their roles, fields with digests, stated steps.
+"""The tree that a checkpoint file unpickles to, as facts: tensors with their roles, fields with
+digests, stated steps.
 
 This module never reads a tensor larger than `state_fields.SMALL_BYTES` and never guesses whose an
 optimizer tensor is.
 
 For the layouts that have torch.save files (a `TorchFile` from `torch_zip.read_torch_file`):
 
-    gathered = Gathered() source = Source(path=folder / "x.pt", relative="x.pt", rank=None)     #
-    relative: as in facts.Chunk.path, may be "" gather(gathered, file, source)
-    # classify a whole checkpoint by its top-level keys, or: add_file(gathered, file, source)
-    # only CRC extents, globals, problems add_parameters(gathered, file.value, source)            #
-    a state_dict or a module, as TensorFacts of parameters add_optimizer(gathered, file.value,
-    source, prefix="optimizer")   # {"state":…, "param_groups":…}, after parameters
+    gathered = Gathered()
+    source = Source(path=folder / "x.pt", relative="x.pt", rank=None)     # relative: as in
+    facts.Chunk.path, may be ""
+    gather(gathered, file, source)                          # classify a whole checkpoint by its
+    top-level keys, or:
+    add_file(gathered, file, source)                        # only CRC extents, globals, problems
+    add_parameters(gathered, file.value, source)            # a state_dict or a module, as
+    TensorFacts of parameters
+    add_optimizer(gathered, file.value, source, prefix="optimizer")   # {"state":…,
+    "param_groups":…}, after parameters
     add_field(gathered, "scheduler", "scheduler", file.value, source)     # its digest and scalars
     add_steps(gathered, file.value, source, under="scheduler.pt")         # global_step, iteration,
-    last_epoch, … order_of(gathered)                                      # list[Named]: parameters
-    in module order
+    last_epoch, …
+    order_of(gathered)                                      # list[Named]: parameters in module
+    order
 
 `add_optimizer` maps integer keys with `optimizer_order.assign` against `order` (default:
-`order_of(gathered)`), else leaves `parameter=""` and adds a note. Its tensors are named
-`<prefix>.state.<parameter or key>.<state>`.
+`order_of(gathered)`), else
+leaves `parameter=""` and adds a note. Its tensors are named `<prefix>.state.<parameter or
+key>.<state>`.
 """
 
 from __future__ import annotations
@@ -177,9 +182,17 @@ def add_file(gathered: Gathered, file: TorchFile, source: Source) -> None:
             owners.setdefault(leaf.value.storage_key, []).append(".".join(leaf.path))
 
     def label(record: ZipRecord) -> str:
-        names = owners.get(record.name.rpartition("/")[2], ()) if "/data/" in record.name else ()
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        return f"tensor {names[0]}{more}" if names else f"record {record.name}"
+        if "/data/" in record.name:
+            names = owners.get(record.name.rpartition("/")[2], ())
+        else:
+            names = ()
+        if len(names) > 1:
+            more = f" and {len(names) - 1} more"
+        else:
+            more = ""
+        if names:
+            return f"tensor {names[0]}{more}"
+        return f"record {record.name}"
 
     gathered.extents += extents(file, source.relative, label)
     gathered.globals.update(dict.fromkeys(file.globals))
@@ -226,7 +239,10 @@ def add_optimizer(
             f"{source.label}: which parameter the keys of {prefix}.state mean is ambiguous"
         )
     for key, item in state.items():
-        owner = (owners or {}).get(key, "") if isinstance(key, int) else key_text(key)
+        if isinstance(key, int):
+            owner = (owners or {}).get(key, "")
+        else:
+            owner = key_text(key)
         label = owner or key_text(key)
         add_tensors(
             gathered,
@@ -281,11 +297,10 @@ def order_of(gathered: Gathered) -> list[Named]:
         floating = tensor.dtype.startswith(("F", "BF")) and not tensor.name.endswith(_BUFFERS)
         if tensor.role != "parameter" or not floating:
             continue
-        places = {
-            (chunk.path, chunk.start, chunk.end)
-            for chunk in tensor.chunks
-            if chunk.end > chunk.start
-        }
+        places = set()
+        for chunk in tensor.chunks:
+            if chunk.end > chunk.start:
+                places.add((chunk.path, chunk.start, chunk.end))
         if places and places <= seen:
             continue
         seen |= places

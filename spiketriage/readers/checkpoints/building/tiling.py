@@ -56,16 +56,17 @@ def _flaw_along(axis: int, length: int, boxes: Sequence[tuple[Corner, Corner]]) 
     reached = 0
     for start, size in sorted((at[axis], size[axis]) for at, size in boxes):
         if start != reached:
-            what = "no chunk holds" if start > reached else "two chunks hold"
+            if start > reached:
+                what = "no chunk holds"
+            else:
+                what = "two chunks hold"
             return f"{what} {min(start, reached)}:{max(start, reached)} of axis {axis}"
         reached = start + size
     if reached < length:
         return f"no chunk holds {reached}:{length} of axis {axis}"
-    return (
-        f"a chunk ends at {reached} of axis {axis}, which ends at {length}"
-        if reached > length
-        else ""
-    )
+    if reached > length:
+        return f"a chunk ends at {reached} of axis {axis}, which ends at {length}"
+    return ""
 
 
 def _corners_cancel(

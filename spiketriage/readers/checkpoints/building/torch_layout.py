@@ -46,9 +46,9 @@ def opened(gathered: Gathered, source: Source) -> TorchFile | None:
 def named_step(name: str, pattern: re.Pattern[str]) -> tuple[StatedStep, ...]:
     """The step that a file's or folder's name states: the group `step` of `pattern`."""
     found = pattern.fullmatch(name)
-    return (
-        (StatedStep(source=f"name {name}", step=int(found["step"])),) if found is not None else ()
-    )
+    if found is not None:
+        return (StatedStep(source=f"name {name}", step=int(found["step"])),)
+    return ()
 
 
 def facts(
@@ -62,7 +62,10 @@ def facts(
 ) -> CheckpointFacts:
     """What has been gathered of the checkpoint at `path`, the step of its name first."""
     folder = path.is_dir()
-    files = stored_files(path) if folder else (StoredFile(path="", size_bytes=path.stat().st_size),)
+    if folder:
+        files = stored_files(path)
+    else:
+        files = (StoredFile(path="", size_bytes=path.stat().st_size),)
     return CheckpointFacts(
         layout=layout,
         name=path.name,

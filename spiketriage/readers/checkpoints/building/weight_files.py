@@ -75,24 +75,26 @@ def read_safetensors(path: Path, relative: str, problems: list[str]) -> tuple[Te
         EvidenceError: it cannot be read, or its header is wrong.
     """
     header = checked_header(path, problems)
-    return tuple(
-        TensorFacts(
-            name=tensor.name,
-            dtype=tensor.dtype,
-            shape=tensor.shape,
-            role="parameter",
-            chunks=(
-                Chunk(
-                    path=relative,
-                    start=tensor.start,
-                    end=tensor.end,
-                    offset=(0,) * len(tensor.shape),
-                    shape=tensor.shape,
+    result: list[TensorFacts] = []
+    for tensor in header.tensors:
+        result.append(
+            TensorFacts(
+                name=tensor.name,
+                dtype=tensor.dtype,
+                shape=tensor.shape,
+                role="parameter",
+                chunks=(
+                    Chunk(
+                        path=relative,
+                        start=tensor.start,
+                        end=tensor.end,
+                        offset=(0,) * len(tensor.shape),
+                        shape=tensor.shape,
+                    ),
                 ),
-            ),
+            )
         )
-        for tensor in header.tensors
-    )
+    return tuple(result)
 
 
 def checked_header(path: Path, problems: list[str]) -> safetensors_file.Header:
@@ -137,7 +139,10 @@ def _read_index(folder: Path, name: str, weights: Weights) -> _Index:
         )
         return empty
     metadata = value.get("metadata")
-    total = metadata.get("total_size") if isinstance(metadata, dict) else None
+    if isinstance(metadata, dict):
+        total = metadata.get("total_size")
+    else:
+        total = None
     is_number = (
         isinstance(total, (int, float)) and not isinstance(total, bool) and total == total // 1
     )
@@ -200,7 +205,9 @@ def _compare(
 
 
 def _them(names: list[str]) -> str:
-    return "it" if len(names) == 1 else "them"
+    if len(names) == 1:
+        return "it"
+    return "them"
 
 
 def _check_numbers(folder: Path, held: Mapping[str, object], weights: Weights) -> None:

@@ -76,7 +76,9 @@ def world_size(paths: Iterable[str]) -> int | None:
     The highest in a name, and one.
     """
     ranks = [int(found[1]) for path in paths if (found := _RANK.search(path))]
-    return max(ranks) + 1 if ranks else None
+    if ranks:
+        return max(ranks) + 1
+    return None
 
 
 class _Job:
@@ -107,7 +109,10 @@ class _Job:
             if os.pread(stream.fileno(), len(LFS_HEAD), 0) == LFS_HEAD:
                 self.lose(path, "is a Git-LFS pointer: the file was never fetched (git lfs pull)")
                 return
-            head = os.pread(stream.fileno(), 10, chunks[0][0]) if chunks else b""
+            if chunks:
+                head = os.pread(stream.fileno(), 10, chunks[0][0])
+            else:
+                head = b""
         if head[8:9] == b"{" and not head.startswith(LOCAL):
             self._safetensors(path, held, chunks[0][0], size_bytes)
         else:
@@ -157,11 +162,18 @@ class _Job:
 
     def _key(self, number: int) -> str:
         piece, tensor = self._pieces[number], self._owners[number]
-        return piece.key if isinstance(piece, Slice) else tensor.name if tensor else ""
+        if isinstance(piece, Slice):
+            return piece.key
+        if tensor:
+            return tensor.name
+        return ""
 
     def _label(self, number: int) -> str:
         piece = self._pieces[number]
-        at = f" at {list(piece.offset)}" if isinstance(piece, Chunk) and piece.offset else ""
+        if isinstance(piece, Chunk) and piece.offset:
+            at = f" at {list(piece.offset)}"
+        else:
+            at = ""
         return f"{self._key(number)}{at}"
 
     def _size_of_zips(
@@ -180,7 +192,10 @@ class _Job:
         overlapping = [(a, b) for a, b in pairwise(held) if a[1] > b[0] and b[1] > b[0]]
         if overlapping:
             pair = " and ".join(self._label(one[2]) for one in overlapping[0])
-            more = f" ({len(overlapping)} such pairs)" if len(overlapping) > 1 else ""
+            if len(overlapping) > 1:
+                more = f" ({len(overlapping)} such pairs)"
+            else:
+                more = ""
             self._problems.append(f"{self._folder / path}: {pair} are said to overlap{more}")
 
     def _sample(self, path: str, chunks: Sequence[tuple[int, int, int]]) -> None:
@@ -199,7 +214,10 @@ class _Job:
         number, seen = next(iter(wrong.items()))
         what = f"{len(wrong)} of {len(taken)} slices looked at do not hold what .metadata says"
         twin = self._twin(path)
-        rival = f"{twin}, by their sizes" if twin else "another rank's file"
+        if twin:
+            rival = f"{twin}, by their sizes"
+        else:
+            rival = "another rank's file"
         why = seen.removeprefix(f"{self._folder / path} ")
         told = f"{what} ({self._label(number)}: {why}): damaged, or swapped with {rival}"
         if len(wrong) == len(taken) and (twin or len(taken) > 1):
@@ -221,7 +239,9 @@ class _Job:
             for name in self.held
             if expected(path) == self._sizes.get(name) != self._sizes[path] == expected(name)
         ]
-        return found[0] if len(found) == 1 else ""
+        if len(found) == 1:
+            return found[0]
+        return ""
 
     def _seen(self, path: str, number: int) -> str:
         piece, tensor = self._pieces[number], self._owners[number]

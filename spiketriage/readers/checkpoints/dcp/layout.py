@@ -75,8 +75,12 @@ def claims(seen: Look) -> float:
         return 0.0
     has_data = any(name.endswith(SUFFIX) for name in seen.names)
     if METADATA in seen.names:
-        return 0.9 if has_data else 0.6
-    return 0.7 if has_data or f"{METADATA}.tmp" in seen.names else 0.0
+        if has_data:
+            return 0.9
+        return 0.6
+    if has_data or f"{METADATA}.tmp" in seen.names:
+        return 0.7
+    return 0.0
 
 
 def read(path: Path) -> CheckpointFacts:
@@ -119,7 +123,9 @@ def facts(
 def step_of_name(name: str) -> tuple[StatedStep, ...]:
     """The step that a folder's name states."""
     found = _STEP.findall(name)
-    return (StatedStep(source=f"the name {name}", step=int(found[-1])),) if found else ()
+    if found:
+        return (StatedStep(source=f"the name {name}", step=int(found[-1])),)
+    return ()
 
 
 def read_part(
@@ -133,11 +139,10 @@ def read_part(
     folder = root / under if under else root
     names = look(folder).names
     sizes = {file.path: file.size_bytes for file in files}
-    data = {
-        path: size
-        for path, size in sizes.items()
-        if path.startswith(under) and path.endswith(SUFFIX)
-    }
+    data = {}
+    for path, size in sizes.items():
+        if path.startswith(under) and path.endswith(SUFFIX):
+            data[path] = size
     if METADATA not in names:
         if not data and f"{METADATA}.tmp" not in names:
             raise EvidenceError(f"{folder}: holds neither {METADATA} nor a {SUFFIX} file")

@@ -107,7 +107,10 @@ class _Reader:
 
     def file(self, path: object) -> str:
         """The path in the checkpoint; one string for all slices of a file."""
-        known = self.files.get(path) if type(path) is str else None
+        if type(path) is str:
+            known = self.files.get(path)
+        else:
+            known = None
         if known is None:
             if not is_inside(path):
                 raise _WrongError(
@@ -178,7 +181,10 @@ def _parse(data: bytes, where: object, under: str) -> Metadata:
 
 
 def _is(value: object, name: str) -> bool:
-    qualified = value.qualified if isinstance(value, Stub) else ""
+    if isinstance(value, Stub):
+        qualified = value.qualified
+    else:
+        qualified = ""
     return qualified.startswith(_PACKAGE) and qualified.rpartition(".")[2] == name
 
 
@@ -220,8 +226,13 @@ def _places(reader: _Reader, storage: object) -> dict[Any, Mapping[str, Any]]:
 
 def _named(index: object) -> str:
     fqn, offset = pickles.attribute(index, "fqn"), pickles.attribute(index, "offset")
-    text = str(fqn)[:_SHOWN_BITS] if _is_text(fqn) else "an entry"
-    return f"{text} at {list(offset)}" if offset and _are_counts(offset) else text
+    if _is_text(fqn):
+        text = str(fqn)[:_SHOWN_BITS]
+    else:
+        text = "an entry"
+    if offset and _are_counts(offset):
+        return f"{text} at {list(offset)}"
+    return text
 
 
 def _take(
@@ -245,7 +256,10 @@ def _take(
                 )
             continue
         try:
-            own = owner(key, parameters) if owners[key].role == "optimizer" else owners[key]
+            if owners[key].role == "optimizer":
+                own = owner(key, parameters)
+            else:
+                own = owners[key]
             if own.state:
                 reader.metadata.states[key] = own.state
             dtype, shape, chunks = _tensor(reader, key, value, places)
@@ -329,5 +343,9 @@ def _are_counts(group: object) -> bool:
 
 def _shown(value: object) -> str:
     if type(value) is int:
-        return str(value) if value.bit_length() < _SHOWN_BITS else "a number of thousands of digits"
-    return repr(value[:_SHOWN_BITS]) if isinstance(value, str) else f"a {type(value).__name__}"
+        if value.bit_length() < _SHOWN_BITS:
+            return str(value)
+        return "a number of thousands of digits"
+    if isinstance(value, str):
+        return repr(value[:_SHOWN_BITS])
+    return f"a {type(value).__name__}"

@@ -149,7 +149,10 @@ def read_optimizer_steps(folder: Path, tensors: Iterable[TensorFacts], into: Gat
     if not names:
         return
     stating = names[max(names)]
-    more = f" and {len(stating) - 1} more" if len(stating) > 1 else ""
+    if len(stating) > 1:
+        more = f" and {len(stating) - 1} more"
+    else:
+        more = ""
     into.steps.append(StatedStep(source=f"{stating[0]}{more}", step=max(names)))
     if len(names) > 1:
         told = ", ".join(

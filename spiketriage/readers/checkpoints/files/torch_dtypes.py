@@ -71,7 +71,10 @@ def dtype_of(named: object) -> str | None:
 
     None for anything else.
     """
-    qualified = named.qualified if isinstance(named, type) and issubclass(named, Stub) else ""
+    if isinstance(named, type) and issubclass(named, Stub):
+        qualified = named.qualified
+    else:
+        qualified = ""
     module, _, name = qualified.rpartition(".")
     if module not in ("torch", "torch.cuda", "torch.storage"):
         return None

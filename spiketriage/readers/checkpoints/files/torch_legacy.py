@@ -103,7 +103,10 @@ def _places(
     places: dict[str, Place] = {}
     for key in keys:
         storage = tensors.storages.get(key)
-        header = os.pread(stream.fileno(), 8, at) if at + 8 <= end else b""
+        if at + 8 <= end:
+            header = os.pread(stream.fileno(), 8, at)
+        else:
+            header = b""
         numel = int.from_bytes(header, "little")
         if storage is None or len(header) < 8 or numel * ITEM_BYTES[storage.dtype] > end - at - 8:
             problems.append(

@@ -37,7 +37,10 @@ def surviving(
         extra_len = int.from_bytes(window[header + 28 : header + 30], "little")
         name = window[header + 30 : header + 30 + name_len].decode("utf-8", "backslashreplace")
         at += header + 30 + name_len + extra_len
-        key = name.rpartition("/data/")[2] if "/data/" in name else ""
+        if "/data/" in name:
+            key = name.rpartition("/data/")[2]
+        else:
+            key = ""
         if key not in storages:
             continue
         start, at = at, at + storages[key].size_bytes
@@ -48,5 +51,10 @@ def surviving(
 
 def _checksum(stream: BinaryIO, at: int, end: int) -> int | None:
     """The CRC-32 in the descriptor that follows a record, if it is there and was computed."""
-    data = os.pread(stream.fileno(), 8, at) if at + 8 <= end else b""
-    return int.from_bytes(data[4:], "little") or None if data.startswith(_DESCRIPTOR) else None
+    if at + 8 <= end:
+        data = os.pread(stream.fileno(), 8, at)
+    else:
+        data = b""
+    if data.startswith(_DESCRIPTOR):
+        return int.from_bytes(data[4:], "little") or None
+    return None

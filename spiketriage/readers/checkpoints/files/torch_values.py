@@ -77,11 +77,10 @@ class Tensors:
         item_bytes = ITEM_BYTES[dtype]
         self.storages.setdefault(key, Storage(key=key, dtype=dtype, size_bytes=numel * item_bytes))
         view = pid[5] if len(pid) == 6 else None
-        skip = (
-            view[1] * item_bytes
-            if isinstance(view, tuple) and len(view) == 3 and is_count(view[1])
-            else 0
-        )
+        if isinstance(view, tuple) and len(view) == 3 and is_count(view[1]):
+            skip = view[1] * item_bytes
+        else:
+            skip = 0
         return Storage(key=key, dtype=dtype, size_bytes=numel * item_bytes, skip_bytes=skip)
 
     def rebuilders(self) -> Mapping[str, Callable[..., Any]]:
@@ -125,11 +124,10 @@ class Tensors:
         dtype = dtype or storage.dtype
         item_bytes = ITEM_BYTES[dtype]
         empty = 0 in shape
-        last = (
-            0
-            if empty
-            else sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
-        )
+        if empty:
+            last = 0
+        else:
+            last = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
         low = storage.skip_bytes + offset * item_bytes
         place = self._place(storage, low, low + last * item_bytes)
         return TensorRef(
@@ -170,4 +168,6 @@ def _first(data: Any, *rest: Any) -> Any:
 def _of_type(function: Any, kind: Any, args: Any, state: Any) -> Any:
     # Whatever a pickle can hold that is callable is inert: a stub's class, one of our functions, an
     # allowed type.
-    return function(*args) if callable(function) else None
+    if callable(function):
+        return function(*args)
+    return None

@@ -66,7 +66,10 @@ def read_torch_file(path: Path, *, start: int = 0, end: int | None = None) -> To
         with open_regular(path) as stream:
             size_bytes = os.fstat(stream.fileno()).st_size
             end = size_bytes if end is None else end
-            where = str(path) if (start, end) == (0, size_bytes) else f"{path} [{start}:{end}]"
+            if (start, end) == (0, size_bytes):
+                where = str(path)
+            else:
+                where = f"{path} [{start}:{end}]"
             if not 0 <= start <= end <= size_bytes:
                 raise CorruptFileError(
                     path, f"bytes {start} to {end}", expected=f"{size_bytes} at most", seen="more"
@@ -78,13 +81,19 @@ def read_torch_file(path: Path, *, start: int = 0, end: int | None = None) -> To
 
 def extents(file: TorchFile, path: str, label: Callable[[ZipRecord], str]) -> tuple[Extent, ...]:
     """What the archive itself vouches for; `label` names a record for a person."""
-    return tuple(
-        Extent(
-            path=path, start=record.start, end=record.end, crc32=record.crc32, name=label(record)
-        )
-        for record in file.records
-        if record.crc32 is not None and record.end > record.start
-    )
+    result: list[Extent] = []
+    for record in file.records:
+        if record.crc32 is not None and record.end > record.start:
+            result.append(
+                Extent(
+                    path=path,
+                    start=record.start,
+                    end=record.end,
+                    crc32=record.crc32,
+                    name=label(record),
+                )
+            )
+    return tuple(result)
 
 
 def _read(stream: BinaryIO, start: int, end: int, where: str) -> TorchFile:
@@ -190,10 +199,9 @@ def _salvaged(stream: BinaryIO, start: int, end: int, where: str, problem: str) 
         body, where=where, persistent=first.persistent, rebuild=first.rebuilders()
     )
     records = tuple(surviving(stream, start + at + loaded.end, end, first.storages))
-    places = {
-        record.name.rpartition("/")[2]: Place(start=record.start, end=record.end)
-        for record in records
-    }
+    places = {}
+    for record in records:
+        places[record.name.rpartition("/")[2]] = Place(start=record.start, end=record.end)
     tensors = Tensors(places=places)
     again = pickles.load(
         body[: loaded.end], where=where, persistent=tensors.persistent, rebuild=tensors.rebuilders()

@@ -44,8 +44,12 @@ def claims(seen: Look) -> float:
         any(pattern.match(name) for name in seen.names) for pattern in (_OPTIMIZER, _SCHEDULER)
     )
     if parts == 2:
-        return 0.8 if _SAVE.match(seen.path.name) else 0.6
-    return 0.5 if parts and _SAVE.match(seen.path.name) else 0.0
+        if _SAVE.match(seen.path.name):
+            return 0.8
+        return 0.6
+    if parts and _SAVE.match(seen.path.name):
+        return 0.5
+    return 0.0
 
 
 def read(path: Path) -> CheckpointFacts:
@@ -127,7 +131,10 @@ def _add_schedulers(reading: hf.Reading) -> None:
     for number, name in reading.matching(_SCHEDULER).items():
         count = hf.scheduler_step(hf.add_state(reading, name, "scheduler"))
         optimizer = optimizers.get(number, optimizers.get(0, ""))
-        done = hf.optimizer_step(reading, optimizer) if optimizer else None
+        if optimizer:
+            done = hf.optimizer_step(reading, optimizer)
+        else:
+            done = None
         if count is None or done is None:
             continue
         world_size = reading.world_size or 1

@@ -50,7 +50,9 @@ def claims(look: Look, /) -> float:
         return 0.0
     if _NAMED.fullmatch(look.path.name):
         return 0.97
-    return 0.9 if b"composer" in look.head and b"timestamp" in look.head else 0.0
+    if b"composer" in look.head and b"timestamp" in look.head:
+        return 0.9
+    return 0.0
 
 
 def read(path: Path, /) -> CheckpointFacts:
@@ -64,7 +66,10 @@ def read(path: Path, /) -> CheckpointFacts:
     named = _NAMED.fullmatch(path.name)
     source = Source(path=path, relative="", rank=int(named["rank"]) if named else None)
     add_file(gathered, file, source)
-    value = file.value if isinstance(file.value, Mapping) else {}
+    if isinstance(file.value, Mapping):
+        value = file.value
+    else:
+        value = {}
     state = value.get("state")
     if isinstance(state, Mapping):
         _add_state(gathered, state, source)

@@ -27,7 +27,9 @@ _FOLDER = re.compile(r"ep\d+-ba\d+\Z")
 
 def claims(seen: Look) -> float:
     """How sure this is a folder that Composer sharded."""
-    return 0.93 if _FOLDER.match(seen.path.name) and layout.claims(seen) else 0.0
+    if _FOLDER.match(seen.path.name) and layout.claims(seen):
+        return 0.93
+    return 0.0
 
 
 def read(path: Path) -> CheckpointFacts:

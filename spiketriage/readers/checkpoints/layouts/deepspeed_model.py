@@ -97,11 +97,10 @@ def _add_module(gathered: Gathered, module: Any, source: Source, part: str) -> N
         return
     # ZeRO-3 leaves an empty placeholder for each parameter; the weights are in the flat fp32
     # groups.
-    held = {
-        f"{key_text(key)}{part}": item
-        for key, item in module.items()
-        if not (isinstance(item, TensorRef) and item.shape == (0,))
-    }
+    held = {}
+    for key, item in module.items():
+        if not (isinstance(item, TensorRef) and item.shape == (0,)):
+            held[f"{key_text(key)}{part}"] = item
     if len(held) < len(module):
         gathered.notes.append(
             f"{source.label}: {len(module) - len(held)} parameters are partitioned: see fp32.*"
@@ -110,7 +109,9 @@ def _add_module(gathered: Gathered, module: Any, source: Source, part: str) -> N
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and is_count(value) else 0
+    if isinstance(value, int) and is_count(value):
+        return value
+    return 0
 
 
 def _groups(shapes: Any) -> tuple[tuple[Named, ...], ...]:
@@ -118,7 +119,10 @@ def _groups(shapes: Any) -> tuple[tuple[Named, ...], ...]:
 
     Name to shape in the order of the flat buffer. A single mapping is one group.
     """
-    listed = shapes if isinstance(shapes, (list, tuple)) else [shapes]
+    if isinstance(shapes, (list, tuple)):
+        listed = shapes
+    else:
+        listed = [shapes]
     groups = []
     for group in listed:
         if not isinstance(group, Mapping) or not all(_is_shape(shape) for shape in group.values()):

@@ -46,13 +46,11 @@ def claims(look: Look, /) -> float:
     """How sure this reader is of a path."""
     if not look.is_folder or "zero" not in look.names:
         return 0.0
-    return (
-        0.97
-        if any(MODEL.fullmatch(name) for name in look.names)
-        else 0.6
-        if _has_state(look.path)
-        else 0.0
-    )
+    if any(MODEL.fullmatch(name) for name in look.names):
+        return 0.97
+    if _has_state(look.path):
+        return 0.6
+    return 0.0
 
 
 def read(path: Path, /) -> CheckpointFacts:
@@ -132,7 +130,10 @@ def _add_state(
         if step is not None and is_step(step):
             steps[int(step)] += 1
         return
-    tensor = value.get("param") if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping):
+        tensor = value.get("param")
+    else:
+        tensor = value
     if not isinstance(tensor, TensorRef):
         gathered.problems.append(f"{file}: param: expected a tensor, found {type(tensor).__name__}")
         return
@@ -141,7 +142,11 @@ def _add_state(
 
 def _missing(models: list[ModelState], held: Mapping[str, set[str]]) -> list[str]:
     sentences = []
-    wanted = {one.name for model in models for group in model.groups for one in group}
+    wanted = set()
+    for model in models:
+        for group in model.groups:
+            for one in group:
+                wanted.add(one.name)
     lost = wanted - held.keys()
     if lost:
         sentences.append(f"{len(lost)} parameters of param_shapes have no folder: {some(lost)}")

@@ -77,12 +77,12 @@ def claims(look: Look, /) -> float:
     if not look.is_folder:
         return 0.0
     if any(_OPTIM.fullmatch(name) for name in look.names):
-        return 0.97 if "zero" not in look.names else 0.5
-    return (
-        0.9
-        if any(MODEL.fullmatch(name) for name in look.names) and "zero" not in look.names
-        else 0.0
-    )
+        if "zero" not in look.names:
+            return 0.97
+        return 0.5
+    if any(MODEL.fullmatch(name) for name in look.names) and "zero" not in look.names:
+        return 0.9
+    return 0.0
 
 
 def read(path: Path, /) -> CheckpointFacts:
@@ -95,7 +95,8 @@ def read(path: Path, /) -> CheckpointFacts:
     names = look(path).names
     models: dict[int, ModelState] = {}
     for name in names:
-        if found := MODEL.fullmatch(name):
+        found = MODEL.fullmatch(name)
+        if found:
             model = add_model_state(
                 gathered, _source(path, name, found), part=_part(found["mp"], names)
             )
@@ -141,7 +142,9 @@ def _part(mp: str, names: Sequence[str]) -> str:
         for name in names
         if (found := MODEL.fullmatch(name) or _OPTIM.fullmatch(name))
     }
-    return f" [mp_rank_{int(mp):02d}]" if len(parts) > 1 else ""
+    if len(parts) > 1:
+        return f" [mp_rank_{int(mp):02d}]"
+    return ""
 
 
 def _read_ranks(
@@ -222,13 +225,18 @@ def _stage(state: Mapping[Any, Any]) -> int:
     text = scalar_text(state.get("zero_stage"))
     if text in ("0", "1", "2", "3"):
         return int(text)
-    return 3 if "fp32_flat_groups" in state else 2
+    if "fp32_flat_groups" in state:
+        return 3
+    return 2
 
 
 def _flats(tensors: Any, path: str, paddings: Sequence[Any]) -> list[Flat]:
     found = []
     for number, tensor in enumerate(tensors if isinstance(tensors, (list, tuple)) else ()):
-        padding = paddings[number] if number < len(paddings) and is_count(paddings[number]) else 0
+        if number < len(paddings) and is_count(paddings[number]):
+            padding = paddings[number]
+        else:
+            padding = 0
         if isinstance(tensor, TensorRef):
             found.append(Flat(path=path, tensor=tensor, padding=padding))
     return found

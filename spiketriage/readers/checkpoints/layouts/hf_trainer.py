@@ -112,11 +112,12 @@ def _add_trainer_state(reading: hf.Reading) -> Mapping[str, Any]:
         return state
     reading.gathered.steps.append(StatedStep(source=f"{STATE}: global_step", step=step))
     history = state.get("log_history")
-    logged = (
-        [row["step"] for row in history if isinstance(row, dict) and is_count(row.get("step"))]
-        if isinstance(history, list)
-        else []
-    )
+    if isinstance(history, list):
+        logged = [
+            row["step"] for row in history if isinstance(row, dict) and is_count(row.get("step"))
+        ]
+    else:
+        logged = []
     if (
         logged and max(logged) >= step
     ):  # below it, the steps since the last log have just not been logged
@@ -146,9 +147,10 @@ def _add_arguments(reading: hf.Reading) -> Any:
 
 def _without_secrets(values: Mapping[str, str]) -> dict[str, str]:
     """The pickle holds the token for the hub as it is: what we show must not."""
-    return {
-        name: "(not shown)" if _SECRET.search(name) else value for name, value in values.items()
-    }
+    result: dict[str, str] = {}
+    for name, value in values.items():
+        result[name] = "(not shown)" if _SECRET.search(name) else value
+    return result
 
 
 def _is_model_only(reading: hf.Reading, arguments: Any, *, is_named: bool) -> bool:
@@ -203,7 +205,10 @@ def _add_rng(reading: hf.Reading) -> None:
     ranks = reading.matching(_RNG)
     single = "rng_state.pth" in reading.names
     counted = max(ranks, default=-1) + 1
-    expected = reading.world_size if reading.world_size is not None else counted
+    if reading.world_size is not None:
+        expected = reading.world_size
+    else:
+        expected = counted
     missing = _missing(ranks, expected, counted)
     if not ranks:
         reading.lacks("there is no rng_state file of any rank")

@@ -332,11 +332,10 @@ def _order_by_shape(optimizer: Any, tensors: Sequence[TensorFacts]) -> list[Name
     """
     names = {one.shape: one.name for one in tensors if one.role == "parameter"}
     groups = attribute(optimizer, "param_groups")
-    listed = (
-        [attribute(group, "params") for group in groups]
-        if isinstance(groups, (list, tuple))
-        else []
-    )
+    if isinstance(groups, (list, tuple)):
+        listed = [attribute(group, "params") for group in groups]
+    else:
+        listed = []
     keys = [key for params in listed if isinstance(params, (list, tuple)) for key in params]
     shapes = [_shape(attribute(optimizer, "state"), key) for key in keys]
     num_parameters = sum(one.role == "parameter" for one in tensors)
@@ -346,12 +345,14 @@ def _order_by_shape(optimizer: Any, tensors: Sequence[TensorFacts]) -> list[Name
 
 
 def _shape(state: Any, key: Any) -> tuple[int, ...] | None:
-    entry = state.get(key) if isinstance(key, int) and isinstance(state, Mapping) else None
-    shapes = (
-        [item.shape for item in entry.values() if isinstance(item, TensorRef)]
-        if isinstance(entry, Mapping)
-        else []
-    )
+    if isinstance(key, int) and isinstance(state, Mapping):
+        entry = state.get(key)
+    else:
+        entry = None
+    if isinstance(entry, Mapping):
+        shapes = [item.shape for item in entry.values() if isinstance(item, TensorRef)]
+    else:
+        shapes = []
     return max(shapes, key=len, default=None)
 
 

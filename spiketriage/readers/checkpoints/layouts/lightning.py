@@ -37,10 +37,14 @@ def claims(look: Look, /) -> float:
     if not is_torch_file(
         look
     ):  # a pointer, or what is left of a file: its name says what it should be
-        return 0.6 if not look.is_folder and _NAMED.fullmatch(look.path.name) else 0.0
+        if not look.is_folder and _NAMED.fullmatch(look.path.name):
+            return 0.6
+        return 0.0
     if _VERSION_KEY in look.head:
         return 0.98
-    return 0.9 if _NAMED.fullmatch(look.path.name) else 0.0
+    if _NAMED.fullmatch(look.path.name):
+        return 0.9
+    return 0.0
 
 
 def read(path: Path, /) -> CheckpointFacts:
@@ -53,7 +57,10 @@ def read(path: Path, /) -> CheckpointFacts:
     file = read_torch_file(path)
     source = Source(path=path, relative="")
     gather(gathered, file, source, kinds={"loops": "progress"})
-    loops = file.value.get("loops") if isinstance(file.value, Mapping) else None
+    if isinstance(file.value, Mapping):
+        loops = file.value.get("loops")
+    else:
+        loops = None
     _add_loop_step(gathered, loops, source)
     gathered.notes.append(
         "a scheduler's last_epoch counts epochs or steps, as configured: it is no stated step"
@@ -66,7 +73,10 @@ def read(path: Path, /) -> CheckpointFacts:
 
 
 def _add_loop_step(gathered: Gathered, loops: Any, source: Source) -> None:
-    fit = loops.get("fit_loop") if isinstance(loops, Mapping) else None
+    if isinstance(loops, Mapping):
+        fit = loops.get("fit_loop")
+    else:
+        fit = None
     for leaf in walk(fit, max_nodes=10_000):
         if leaf.path[-4:] == _COUNTER:
             add_steps(

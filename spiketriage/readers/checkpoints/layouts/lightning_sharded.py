@@ -40,7 +40,9 @@ def claims(seen: Look) -> float:
     """How sure this is a folder that Lightning sharded."""
     if not seen.is_folder or META not in seen.names:
         return 0.0
-    return 0.97 if layout.claims(seen) else 0.0
+    if layout.claims(seen):
+        return 0.97
+    return 0.0
 
 
 def read(path: Path) -> CheckpointFacts:

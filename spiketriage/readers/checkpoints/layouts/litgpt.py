@@ -28,7 +28,9 @@ _SETTINGS = ("model_config.yaml", "hyperparameters.yaml")
 
 def claims(look: Look, /) -> float:
     """How sure this reader is of a path."""
-    return 0.96 if look.is_folder and _FILE in look.names and (look.path / _FILE).is_file() else 0.0
+    if look.is_folder and _FILE in look.names and (look.path / _FILE).is_file():
+        return 0.96
+    return 0.0
 
 
 def read(path: Path, /) -> CheckpointFacts:

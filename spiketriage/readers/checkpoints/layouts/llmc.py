@@ -56,15 +56,20 @@ class _Sized:
 def claims(look: Look, /) -> float:
     """How sure this reader is of a path."""
     if look.is_folder:
-        return (
-            0.95
-            if any(map(_MODEL.fullmatch, look.names)) and any(map(_STATE.fullmatch, look.names))
-            else 0.0
-        )
-    magic = int.from_bytes(look.head[:4], "little") if len(look.head) >= _HEADER.size else 0
+        if any(map(_MODEL.fullmatch, look.names)) and any(map(_STATE.fullmatch, look.names)):
+            return 0.95
+        return 0.0
+    if len(look.head) >= _HEADER.size:
+        magic = int.from_bytes(look.head[:4], "little")
+    else:
+        magic = 0
     if magic == MODEL_MAGIC:
-        return 0.97 if _MODEL.fullmatch(look.path.name) else 0.9
-    return 0.3 if _MODEL.fullmatch(look.path.name) else 0.0
+        if _MODEL.fullmatch(look.path.name):
+            return 0.97
+        return 0.9
+    if _MODEL.fullmatch(look.path.name):
+        return 0.3
+    return 0.0
 
 
 def read(path: Path, /) -> CheckpointFacts:
@@ -202,7 +207,10 @@ def _add_run(
     for one in sized:
         end = at + math.prod(one.shape) * item_bytes
         chunk = Chunk(path=file, start=at, end=end, offset=(0,) * len(one.shape), shape=one.shape)
-        owner = one.name if role == "optimizer" and not one.name.startswith("shard") else ""
+        if role == "optimizer" and not one.name.startswith("shard"):
+            owner = one.name
+        else:
+            owner = ""
         gathered.tensors.append(
             TensorFacts(
                 name=prefix + one.name,

@@ -62,7 +62,9 @@ def claims(seen: Look) -> float:
     if _is_ours(seen):
         return 0.98
     named = _FOLDER.match(seen.path.name) is not None
-    return 0.92 if named else 0.0
+    if named:
+        return 0.92
+    return 0.0
 
 
 def _is_ours(seen: Look) -> bool:
@@ -94,7 +96,10 @@ def read(path: Path) -> CheckpointFacts:
         )
     if COMMON in seen.names:
         _read_common(path, beside, problems)
-    promises = _promises(path, files, problems) if INTEGRITY in seen.names else ()
+    if INTEGRITY in seen.names:
+        promises = _promises(path, files, problems)
+    else:
+        promises = ()
     beside.problems += problems
     beside.notes += _tracker_notes(path)
     fields = (*beside.fields, *part.fields)
@@ -139,7 +144,10 @@ def _fp8_state(value: Any, contents: Contents) -> Any:
 
     Only delayed scaling keeps anything in it.
     """
-    raw = contents.bytes_of(value) if isinstance(value, TensorRef) else value
+    if isinstance(value, TensorRef):
+        raw = contents.bytes_of(value)
+    else:
+        raw = value
     if not isinstance(raw, bytes):
         return value
     state: dict[str, Any] = {
@@ -158,11 +166,9 @@ def _config_problems(path: Path) -> list[str]:
         backend = read_json(path / CONFIG).get("sharded_backend")
     except EvidenceError as error:
         return [error.message]
-    return (
-        []
-        if backend == "torch_dist"
-        else [f"{path / CONFIG}: sharded_backend: expected torch_dist, found {backend!r:.80}"]
-    )
+    if backend == "torch_dist":
+        return []
+    return [f"{path / CONFIG}: sharded_backend: expected torch_dist, found {backend!r:.80}"]
 
 
 def _missing_shards(part: layout.Part) -> list[str]:
@@ -258,5 +264,7 @@ def _argument(fields: Iterable[FieldFacts], name: str) -> int | None:
     for field in fields:
         if field.name == f"{COMMON_KEY}.args":
             text = field.values.get(name, "")
-            return int(text) if text.isdecimal() and 0 < len(text) < 10 else None
+            if text.isdecimal() and 0 < len(text) < 10:
+                return int(text)
+            return None
     return None

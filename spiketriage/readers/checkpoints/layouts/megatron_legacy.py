@@ -59,7 +59,9 @@ def claims(look: Look, /) -> float:
     """How sure this reader is of a path."""
     if not look.is_folder or not any(map(_PART.fullmatch, look.names)):
         return 0.0
-    return 0.97 if _NAMED.fullmatch(look.path.name) or look.path.name == "release" else 0.85
+    if _NAMED.fullmatch(look.path.name) or look.path.name == "release":
+        return 0.97
+    return 0.85
 
 
 def read(path: Path, /) -> CheckpointFacts:
@@ -75,7 +77,10 @@ def read(path: Path, /) -> CheckpointFacts:
         found = _add_part(gathered, path, part, several=len(parts) > 1)
         if found is not None:
             sizes.add(found)
-    first = next(iter(sizes)) if len(sizes) == 1 else _Sizes(num_parts=None, world_size=None)
+    if len(sizes) == 1:
+        first = next(iter(sizes))
+    else:
+        first = _Sizes(num_parts=None, world_size=None)
     if len(sizes) > 1:
         gathered.problems.append(f"{path}: the parts' arguments disagree about the parallel sizes")
     if first.num_parts is None:
@@ -157,24 +162,26 @@ def _add_optimizers(gathered: Gathered, value: Any, source: Source, suffix: str)
     for number, one in enumerate(value if chained else [value]):
         prefix = f"optimizer.{number}" if chained else "optimizer"
         inner = attribute(one, "optimizer")
-        found = inner if attribute(inner, "state") is not None else one
+        if attribute(inner, "state") is not None:
+            found = inner
+        else:
+            found = one
         add_optimizer(gathered, found, source, prefix=prefix, order=(), suffix=suffix)
         if not isinstance(one, Mapping):
             continue
-        rest = {
-            key: item
-            for key, item in one.items()
-            if key not in ("optimizer", "state", "param_groups")
-        }
+        rest = {}
+        for key, item in one.items():
+            if key not in ("optimizer", "state", "param_groups"):
+                rest[key] = item
         add_tensors(gathered, rest, source, "optimizer", prefix, suffix=suffix)
         if "grad_scaler" in rest:
             add_field(gathered, "scaler", "grad_scaler", rest["grad_scaler"], source)
 
 
 def _sizes(arguments: Any) -> _Sizes:
-    counts = [
-        attribute(arguments, name, 1 if name.startswith("expert") else None) for name in _SIZES
-    ]
+    counts = []
+    for name in _SIZES:
+        counts.append(attribute(arguments, name, 1 if name.startswith("expert") else None))
     num_parts = 1
     for count in counts:
         num_parts *= count if isinstance(count, int) and is_count(count) else 0

@@ -65,9 +65,13 @@ def claims(seen: Look) -> float:
     if not seen.is_folder:
         return 0.0
     if METADATA in seen.names:
-        return 0.96 if "model" in seen.names else 0.7
+        if "model" in seen.names:
+            return 0.96
+        return 0.7
     is_step = seen.path.name.isdecimal() and {"model", "optimizer"} <= set(seen.names)
-    return 0.7 if is_step and ("lr_scheduler" in seen.names or "random" in seen.names) else 0.0
+    if is_step and ("lr_scheduler" in seen.names or "random" in seen.names):
+        return 0.7
+    return 0.0
 
 
 def read(path: Path) -> CheckpointFacts:
@@ -125,7 +129,10 @@ def _add_metadata(reading: hf.Reading) -> Mapping[str, int]:
         reading.failed(error)
         return {}
     metas = value.get("metas")
-    step = metas.get("last_train_step") if isinstance(metas, dict) else None
+    if isinstance(metas, dict):
+        step = metas.get("last_train_step")
+    else:
+        step = None
     if is_count(step):
         reading.gathered.steps.append(StatedStep(source=f"{METADATA}: last_train_step", step=step))
     source = Source(path=reading.path / METADATA, relative=METADATA)
@@ -286,7 +293,9 @@ def _add_optimizers(reading: hf.Reading, names: Iterable[str]) -> None:
 
 def _owner(owners: Mapping[Any, Any], key: Any) -> Any:
     name = owners.get(key)
-    return name.removeprefix("module.") if isinstance(name, str) else key
+    if isinstance(name, str):
+        return name.removeprefix("module.")
+    return key
 
 
 def _add_settings(reading: hf.Reading) -> None:

@@ -43,7 +43,9 @@ def unsharded_shape(text: str | None, local: tuple[int, ...]) -> tuple[int, ...]
         return local
     parts = [part.strip() for part in text.strip().removeprefix("(").removesuffix(")").split(",")]
     sizes = [match[1] for part in parts if (match := _INTEGER.match(part))]
-    return tuple(map(int, sizes)) if len(sizes) == sum(map(bool, parts)) else local
+    if len(sizes) == sum(map(bool, parts)):
+        return tuple(map(int, sizes))
+    return local
 
 
 def pieces(

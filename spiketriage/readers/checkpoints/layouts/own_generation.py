@@ -48,7 +48,11 @@ def claims(seen: Look) -> float:
     if not seen.is_folder or wire.TENSORS not in seen.names:
         return 0.0
     marks = {wire.MANIFEST_NAME, wire.COMPLETE_NAME, wire.rank_file(0)} & set(seen.names)
-    return 0.97 if len(marks) > 1 else 0.7 if marks else 0.0
+    if len(marks) > 1:
+        return 0.97
+    if marks:
+        return 0.7
+    return 0.0
 
 
 def read(path: Path) -> CheckpointFacts:

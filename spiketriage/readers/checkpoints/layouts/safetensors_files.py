@@ -42,11 +42,15 @@ def claims(seen: Look) -> float:
     if seen.is_folder:
         if any(name.endswith(INDEX_SUFFIX) for name in seen.names):
             return 0.7
-        return 0.6 if any(name.endswith(SUFFIX) for name in seen.names) else 0.0
+        if any(name.endswith(SUFFIX) for name in seen.names):
+            return 0.6
+        return 0.0
     if seen.path.name.endswith(SUFFIX):
         return 0.95
     length = int.from_bytes(seen.head[:8], "little")
-    return 0.9 if seen.head[8:10] == b'{"' and 2 <= length <= seen.size_bytes - 8 else 0.0
+    if seen.head[8:10] == b'{"' and 2 <= length <= seen.size_bytes - 8:
+        return 0.9
+    return 0.0
 
 
 def read(path: Path) -> CheckpointFacts:
@@ -56,7 +60,9 @@ def read(path: Path) -> CheckpointFacts:
         EvidenceError: it cannot be read, or holds no safetensors file.
     """
     seen = look(path)
-    return _read_folder(seen) if seen.is_folder else _read_file(seen)
+    if seen.is_folder:
+        return _read_folder(seen)
+    return _read_file(seen)
 
 
 def _read_file(seen: Look) -> CheckpointFacts:

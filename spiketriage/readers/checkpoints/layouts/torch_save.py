@@ -37,8 +37,12 @@ def claims(look: Look, /) -> float:
         return 0.6
     suffixed = look.path.suffix in SUFFIXES
     if look.head.startswith(_PICKLES):
-        return 0.4 if suffixed else 0.3
-    return 0.3 if suffixed and (look.is_lfs_pointer or look.path.suffix != ".bin") else 0.0
+        if suffixed:
+            return 0.4
+        return 0.3
+    if suffixed and (look.is_lfs_pointer or look.path.suffix != ".bin"):
+        return 0.3
+    return 0.0
 
 
 def read(path: Path, /) -> CheckpointFacts:

@@ -42,7 +42,9 @@ def claims(seen: Look) -> float:
         return 0.0
     if layout.claims(seen):
         return 0.93
-    return 0.85 if INDEX in seen.names and SHARDED in seen.names else 0.0
+    if INDEX in seen.names and SHARDED in seen.names:
+        return 0.85
+    return 0.0
 
 
 def read(path: Path) -> CheckpointFacts:

@@ -31,11 +31,10 @@ def offer(line: TextLine, log: LogPoints) -> bool:
     found = False
     for overflow in _OVERFLOW.finditer(line.raw):
         found = True
-        scale = (
-            f"; attempted loss scale {overflow['tried']}, {overflow['action'].strip()}"
-            if overflow["tried"]
-            else ""
-        )
+        if overflow["tried"]:
+            scale = f"; attempted loss scale {overflow['tried']}, {overflow['action'].strip()}"
+        else:
+            scale = ""
         log.event(
             "overflow",
             "warning",
@@ -62,8 +61,6 @@ def offer(line: TextLine, log: LogPoints) -> bool:
 
 def _after(log: LogPoints) -> str:
     step = log.last_step()
-    return (
-        "the line names no step"
-        if step is None
-        else f"the line names no step; the last one before it is {step}"
-    )
+    if step is None:
+        return "the line names no step"
+    return f"the line names no step; the last one before it is {step}"

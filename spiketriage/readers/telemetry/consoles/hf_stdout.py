@@ -13,7 +13,7 @@ import re
 from bisect import bisect_left
 from pathlib import Path
 
-from spiketriage.nouns.telemetry import LogFacts
+from spiketriage.nouns.series import LogFacts
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.consoles import deepspeed_lines
 from spiketriage.readers.telemetry.consoles.log_claims import claim
@@ -82,7 +82,9 @@ def _items(text: str) -> dict[str, float]:
     is_ours = "train_runtime" in cells or (
         _FAMILIES & set(cells) and any("loss" in key for key in cells)
     )
-    return cells if is_ours else {}
+    if is_ours:
+        return cells
+    return {}
 
 
 class _State:
@@ -146,9 +148,14 @@ class _State:
         self.log.row(self.step, cells, rank=line.rank, reasons=reasons)
 
     def _next(self) -> int:
-        every = self.every if self.every and not self.is_by_epoch else 1
+        if self.every and not self.is_by_epoch:
+            every = self.every
+        else:
+            every = 1
         if self.has_first and every > 1:
-            return 1 if self.step == 0 else self.step + every - (self.step == 1)
+            if self.step == 0:
+                return 1
+            return self.step + every - (self.step == 1)
         return self.step + every
 
     def _go_back(self, epoch: float) -> bool:
@@ -168,20 +175,20 @@ class _State:
         """Say how the points were numbered."""
         log = self.log
         is_stated = self.every is not None and not self.is_by_epoch
-        why = (
-            "the line has no step: it is the point's number times "
-            f"logging_steps={self.every}, which the log states"
-            if is_stated
-            else (
+        if is_stated:
+            why = (
+                "the line has no step: it is the point's number times "
+                f"logging_steps={self.every}, which the log states"
+            )
+        else:
+            why = (
                 "the line has no step and the log does not state logging_steps: points are "
                 "numbered from 1"
             )
-        )
-        back = (
-            "; after a restart the number goes on where the epoch stood before"
-            if self.went_back
-            else ""
-        )
+        if self.went_back:
+            back = "; after a restart the number goes on where the epoch stood before"
+        else:
+            back = ""
         for written in log.written():
             log.trust(written, why + back, trusted=is_stated)
         if not self.num_rows:

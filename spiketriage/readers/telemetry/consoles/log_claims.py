@@ -55,7 +55,10 @@ def sample(seen: Look) -> tuple[TextLine, ...]:
     """Lines from the beginning, from two places in the middle, and from the end of a file."""
     encoding = encoding_of(seen.head) or "utf-8"
     if encoding == "utf-16":  # a probe in the middle has no byte order mark
-        encoding = "utf-16-be" if seen.head.startswith(codecs.BOM_UTF16_BE) else "utf-16-le"
+        if seen.head.startswith(codecs.BOM_UTF16_BE):
+            encoding = "utf-16-be"
+        else:
+            encoding = "utf-16-le"
     lines: list[TextLine] = []
     for data in _probes(seen):
         text = clean(data.decode(encoding, errors="replace")).removeprefix("\ufeff")

@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import Event, LogFacts, Rollback, Series, Severity
+from spiketriage.nouns.series import LogFacts, Rollback, Series
+from spiketriage.nouns.telemetry import Event, Severity
 from spiketriage.readers.telemetry.consoles.rank_tree import placement
 from spiketriage.readers.telemetry.consoles.text_lines import TextLine, TextLines
 from spiketriage.readers.telemetry.series.names import Names
@@ -187,12 +188,12 @@ class LogPoints:
 
     def values(self, written: str) -> list[float]:
         """Every value that was collected under this name."""
-        return [
-            value
-            for key, track in self._tracks.items()
-            if key[0] == written
-            for value in track.values
-        ]
+        result: list[float] = []
+        for key, track in self._tracks.items():
+            if key[0] == written:
+                for value in track.values:
+                    result.append(value)
+        return result
 
     def steps(self, written: str) -> list[int]:
         """The steps of the first series of this name."""
@@ -225,7 +226,10 @@ class LogPoints:
         """
         num_lines = self._lines.num_lines if self._lines else 0
         if not self.num_matched:
-            near = f", {self.num_near_misses} looked like it" if self.num_near_misses else ""
+            if self.num_near_misses:
+                near = f", {self.num_near_misses} looked like it"
+            else:
+                near = ""
             raise EvidenceError(
                 f"{self.path}: none of its {num_lines} lines is of the format {self._format}{near}"
             )

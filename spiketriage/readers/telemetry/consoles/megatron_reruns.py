@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from spiketriage.nouns.telemetry import LogFacts, Severity
+from spiketriage.nouns.series import LogFacts
+from spiketriage.nouns.telemetry import Severity
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.consoles.log_claims import claim
 from spiketriage.readers.telemetry.consoles.log_numbers import number

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from spiketriage.nouns.telemetry import LogFacts
+from spiketriage.nouns.series import LogFacts
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.consoles import deepspeed_lines
 from spiketriage.readers.telemetry.consoles.log_claims import claim
@@ -208,7 +208,9 @@ def _until_collision(line: TextLine, start: int) -> str:
     collision = _COLLISION.search(line.text, start)
     if collision or line.torn:
         record = line.text[start : collision.start() if collision else None]
-        return record if record.rstrip().endswith("|") else record[: record.rfind("|") + 1] + _CUT
+        if record.rstrip().endswith("|"):
+            return record
+        return record[: record.rfind("|") + 1] + _CUT
     return line.text[start:]
 
 

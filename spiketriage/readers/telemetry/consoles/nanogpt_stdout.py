@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from spiketriage.nouns.telemetry import LogFacts
+from spiketriage.nouns.series import LogFacts
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.consoles.log_claims import claim
 from spiketriage.readers.telemetry.consoles.log_numbers import numbers
@@ -54,7 +54,8 @@ def read(path: Path, names: Names) -> LogFacts:
     log = LogPoints(path, names, format=NAME, own=_OWN)
     units = set()
     for line in log.lines("iter ", "step "):
-        if unit := _offer(line, log):
+        unit = _offer(line, log)
+        if unit:
             units.add(unit)
     log.notes.append(FROM_ZERO)
     what = "the last micro-batch of the printing rank, times the accumulation steps"
@@ -95,4 +96,6 @@ def _offer(line: TextLine, log: LogPoints) -> str:
 def _told(found: re.Match[str] | None, evaluated: re.Match[str] | None) -> dict[str, str | None]:
     if found:
         return {"loss": found["loss"], "time": found["ms"], "mfu": found["mfu"]}
-    return {"train loss": evaluated["train"], "val loss": evaluated["val"]} if evaluated else {}
+    if evaluated:
+        return {"train loss": evaluated["train"], "val loss": evaluated["val"]}
+    return {}

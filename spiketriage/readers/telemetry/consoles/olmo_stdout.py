@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from spiketriage.nouns.telemetry import LogFacts
+from spiketriage.nouns.series import LogFacts
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.consoles.log_claims import claim
 from spiketriage.readers.telemetry.consoles.log_numbers import short_number
@@ -64,7 +64,10 @@ class _Record:
         self.cells: dict[str, float] = {}
 
     def offer(self, line: TextLine) -> None:
-        header = _HEADER.search(line.text) if "[step=" in line.text else None
+        if "[step=" in line.text:
+            header = _HEADER.search(line.text)
+        else:
+            header = None
         if header:
             self.close()
             self.step, self.rank, self.next_number = (

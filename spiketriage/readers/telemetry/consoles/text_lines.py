@@ -76,11 +76,10 @@ class TextLine:
 def peel(raw: str, *, number: int = 0, torn: bool = False, overwritten: bool = False) -> TextLine:
     """The line without the prefixes of launchers and loggers, with the rank that they name."""
     text = raw.rstrip(_WORD) if torn else raw
-    found = (
-        _PREFIX.match(text)
-        if text[:1] in _OPENERS or " - " in text or text.startswith(_LEVELS)
-        else None
-    )
+    if text[:1] in _OPENERS or " - " in text or text.startswith(_LEVELS):
+        found = _PREFIX.match(text)
+    else:
+        found = None
     if found is None:
         return TextLine(number=number, text=text, raw=text, torn=torn, overwritten=overwritten)
     named = found.groupdict()
@@ -116,7 +115,9 @@ def encoding_of(head: bytes) -> str | None:
 
 def clean(text: str) -> str:
     """`text` without terminal colours and cursor movements."""
-    return _ANSI.sub("", text) if "\x1b" in text else text
+    if "\x1b" in text:
+        return _ANSI.sub("", text)
+    return text
 
 
 def open_text(path: Path) -> Look:
@@ -175,7 +176,9 @@ class TextLines:
             return block
         end = _LINE_END.search(block)
         self._skipping = end is None
-        return block[end.start() :] if end else ""
+        if end:
+            return block[end.start() :]
+        return ""
 
     def _shortened(self, pending: str, number: int) -> Generator[TextLine, None, str]:
         """The states of an unfinished long line; returns what may go on."""
@@ -195,7 +198,10 @@ class TextLines:
         self, line: str, number: int, *, torn: bool = False, overwritten: bool = False
     ) -> Iterator[TextLine]:
         line = line.rstrip("\r")
-        pieces = [piece for piece in line.split("\r") if piece] if "\r" in line else [line]
+        if "\r" in line:
+            pieces = [piece for piece in line.split("\r") if piece]
+        else:
+            pieces = [line]
         self.num_lines += len(pieces)
         for at, piece in enumerate(pieces, 1):
             is_cut = self._cut and at == 1

@@ -12,7 +12,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-from spiketriage.nouns.telemetry import LogFacts
+from spiketriage.nouns.series import LogFacts
 from spiketriage.readers.look import HEAD_BYTES, Look
 from spiketriage.readers.telemetry.consoles.log_numbers import number, numbers
 from spiketriage.readers.telemetry.consoles.log_points import LogPoints
@@ -48,7 +48,9 @@ def claims(look: Look) -> float:
         steps.append(int(found["step"]))
     if len(steps) < 3 or not all(later > earlier for earlier, later in pairwise(steps)):
         return 0.0
-    return 0.6 if "golden" not in look.path.name.lower() else 0.8
+    if "golden" not in look.path.name.lower():
+        return 0.6
+    return 0.8
 
 
 def read(path: Path, names: Names) -> LogFacts:
@@ -60,7 +62,10 @@ def read(path: Path, names: Names) -> LogFacts:
     log = LogPoints(path, names, format=NAME)
     for line in log.lines(""):
         found = _LINE.match(line.raw)
-        cells = numbers({"loss": found["loss"], "grad_norm": found["norm"]}) if found else {}
+        if found:
+            cells = numbers({"loss": found["loss"], "grad_norm": found["norm"]})
+        else:
+            cells = {}
         if found is None or "loss" not in cells:
             if line.raw.strip():
                 log.near_miss(line)

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spiketriage.nouns.telemetry import LogFacts, Segment, Series, StepRecord
+from spiketriage.nouns.series import LogFacts, Series
+from spiketriage.nouns.telemetry import Segment, StepRecord
 
 WATCHED = ("loss/mean", "grad/norm")
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spiketriage.nouns.telemetry import Identity, LoadRecord, LogFacts, Segment, StepRecord
+from spiketriage.nouns.series import LogFacts
+from spiketriage.nouns.telemetry import Identity, LoadRecord, Segment, StepRecord
 from spiketriage.readers.telemetry.run import native
 
 
@@ -31,7 +32,9 @@ class Lost:
         """`step 219`, `steps 219–260`, or what can be said when no other rank recorded them."""
         if self.first_step is None:
             return "records"
-        return f"step {self.first_step}" if self.first_step == self.last_step else self._steps
+        if self.first_step == self.last_step:
+            return f"step {self.first_step}"
+        return self._steps
 
     @property
     def _steps(self) -> str:
@@ -88,7 +91,11 @@ class Telemetry:
     @property
     def loads(self) -> tuple[LoadRecord, ...]:
         """Loads of all attempts and ranks."""
-        return tuple(load for segment in self.segments for load in segment.loads)
+        result: list[LoadRecord] = []
+        for segment in self.segments:
+            for load in segment.loads:
+                result.append(load)
+        return tuple(result)
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
@@ -115,11 +122,10 @@ class Telemetry:
 
     def _lost(self, segment: Segment) -> Lost:
         own = {record.step for record in segment.steps}
-        steps = [
-            step
-            for step, attempt in self._attempts.items()
-            if attempt == segment.attempt and step not in own
-        ]
+        steps = []
+        for step, attempt in self._attempts.items():
+            if attempt == segment.attempt and step not in own:
+                steps.append(step)
         return Lost(
             path=segment.path,
             rank=segment.rank,
@@ -139,12 +145,16 @@ class Telemetry:
 
     def lineage(self, rank: int) -> tuple[StepRecord, ...]:
         """Production on `rank`, by step."""
-        return tuple(
-            self._records[rank, step] for step in self._attempts if (rank, step) in self._records
-        )
+        result: list[StepRecord] = []
+        for step in self._attempts:
+            if (rank, step) in self._records:
+                result.append(self._records[rank, step])
+        return tuple(result)
 
     def identity(self, step: int) -> Identity | None:
         """Identity of the attempt that produced `step`, as its lowest rank wrote it."""
         attempt = self._attempts.get(step)
         own = [segment for segment in self.segments if segment.attempt == attempt]
-        return min(own, key=lambda segment: segment.rank).identity if own else None
+        if own:
+            return min(own, key=lambda segment: segment.rank).identity
+        return None

@@ -96,7 +96,10 @@ def is_torn_tail(segment: Segment) -> bool:
 
 
 def _torn(content: _Content, end: int, data: bytes, longest: int) -> str:
-    last = f"after step {content.steps[-1].step}" if content.steps else "before the first step"
+    if content.steps:
+        last = f"after step {content.steps[-1].step}"
+    else:
+        last = "before the first step"
     lost = f"{len(data) - end} of {len(data)} bytes lost"
     # A frame that would end behind the file and of which less than a whole one is left was being
     # written; twice the longest, since the next one may be longer than any before it.
@@ -201,15 +204,18 @@ def _num_dropped(content: _Content) -> int:
 
     The counter only grows.
     """
-    told = [
-        notice.data.get("num_dropped") for notice in content.notices if notice.kind == "dropped"
-    ]
+    told = []
+    for notice in content.notices:
+        if notice.kind == "dropped":
+            told.append(notice.data.get("num_dropped"))
     counts = [int(count) for count in told if is_count(count)]
     return max([*counts, *(step.num_dropped for step in content.steps)], default=0)
 
 
 def _count(value: object) -> int:
-    return value if is_count(value) else 0
+    if is_count(value):
+        return value
+    return 0
 
 
 def _load(content: _Content, record: Mapping[str, Any]) -> LoadRecord:

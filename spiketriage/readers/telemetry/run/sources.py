@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import LogFacts, Segment
+from spiketriage.nouns.series import LogFacts
+from spiketriage.nouns.telemetry import Segment
 from spiketriage.readers.discover import CONVINCED, GUESS, Claim, discover
 from spiketriage.readers.telemetry.run import native
 from spiketriage.readers.telemetry.run.foreign import choose
@@ -45,16 +46,17 @@ def read_telemetry(folder: Path, names: Names = DEFAULT) -> Telemetry:
     """
     try:
         is_file = folder.is_file()
-        paths = (
-            []
-            if is_file
-            else sorted(path for path in folder.iterdir() if path.suffix == native.SUFFIX)
-        )
+        if is_file:
+            paths = []
+        else:
+            paths = sorted(path for path in folder.iterdir() if path.suffix == native.SUFFIX)
     except OSError as error:
         raise EvidenceError(
             f"{folder}: telemetry cannot be read: {error.strerror or error}"
         ) from error
-    return _native(folder, paths) if paths else _foreign(folder, names)
+    if paths:
+        return _native(folder, paths)
+    return _foreign(folder, names)
 
 
 def _native(folder: Path, paths: list[Path]) -> Telemetry:
@@ -88,7 +90,10 @@ def _notes(segments: list[Segment]) -> Iterator[str]:
             if notice.kind in TELLING:
                 ranks.setdefault(notice.text, []).append(segment.rank)
     for text, told in ranks.items():
-        others = f" and {len(told) - 1} more" if len(told) > 1 else ""
+        if len(told) > 1:
+            others = f" and {len(told) - 1} more"
+        else:
+            others = ""
         yield f"rank {told[0]}{others}: {text}"
 
 
@@ -101,7 +106,10 @@ def find_logs(folder: Path, names: Names) -> tuple[Claim, ...]:
     Raises:
         EvidenceError: the folder cannot be read.
     """
-    at_least = GUESS if names.columns or folder.is_file() else CONVINCED
+    if names.columns or folder.is_file():
+        at_least = GUESS
+    else:
+        at_least = CONVINCED
     return discover(
         folder, wanted=lambda claim: claim.kind == "telemetry", at_least=at_least
     ).claims
@@ -137,8 +145,6 @@ def _foreign(folder: Path, names: Names) -> Telemetry:
 def _within(folder: Path, note: str) -> str:
     """A note that begins with a path, without the way to it."""
     own = f"{folder} "
-    return (
-        f"the folder itself {note.removeprefix(own)}"
-        if note.startswith(own)
-        else note.removeprefix(f"{folder}/")
-    )
+    if note.startswith(own):
+        return f"the folder itself {note.removeprefix(own)}"
+    return note.removeprefix(f"{folder}/")

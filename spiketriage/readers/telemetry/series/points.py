@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from spiketriage.nouns.telemetry import Floats, Integers, Rollback, Series
+from spiketriage.nouns.series import Floats, Integers, Rollback, Series
 from spiketriage.readers.telemetry.series.names import Names
 
 FROM_ZERO = (
@@ -137,16 +137,15 @@ class Points:
         blocks = list(self._blocks.get(written, ()))
         if written in self._pending:
             blocks.append(self._pending[written].block())
-        joined = (
-            blocks[0]
-            if len(blocks) == 1
-            else Block(
+        if len(blocks) == 1:
+            joined = blocks[0]
+        else:
+            joined = Block(
                 rows=np.concatenate([block.rows for block in blocks]),
                 steps=np.concatenate([block.steps for block in blocks]),
                 values=np.concatenate([block.values for block in blocks]),
                 times_s=_joined_times(blocks),
             )
-        )
         if np.all(joined.rows[1:] >= joined.rows[:-1]):
             return joined
         return _select(joined, np.argsort(joined.rows, kind="stable"))
@@ -189,11 +188,10 @@ def _starts(columns: Iterable[Block]) -> tuple[list[int], list[str]]:
         num_repeated = max(
             num_repeated, int(np.count_nonzero(column.steps[1:] == column.steps[:-1]))
         )
-    notes = (
-        [f"up to {num_repeated} points of a metric repeat the step before them; all kept"]
-        if num_repeated
-        else []
-    )
+    if num_repeated:
+        notes = [f"up to {num_repeated} points of a metric repeat the step before them; all kept"]
+    else:
+        notes = []
     starts: list[int] = []
     for row, previous in np.unique(np.concatenate(back), axis=0).tolist() if back else []:
         if not starts or previous >= starts[-1]:
@@ -226,7 +224,10 @@ def _series(
     for number, (start, end) in enumerate(pairwise(cuts)):
         if start == end:
             continue
-        part = column if end - start == len(column.rows) else _select(column, slice(start, end))
+        if end - start == len(column.rows):
+            part = column
+        else:
+            part = _select(column, slice(start, end))
         times_s = part.times_s
         yield Series(
             source=origin.source,
@@ -266,8 +267,6 @@ def between(earlier: Sequence[Series], later: Sequence[Series]) -> Rollback | No
     ended, begun = max(one.attempt for one in earlier), min(one.attempt for one in later)
     last = max(int(one.steps[-1]) for one in earlier if one.attempt == ended)
     first = min(int(one.steps[0]) for one in later if one.attempt == begun)
-    return (
-        Rollback(attempt=begun, last_step=last, first_step=first)
-        if first <= last and begun > ended
-        else None
-    )
+    if first <= last and begun > ended:
+        return Rollback(attempt=begun, last_step=last, first_step=first)
+    return None

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spiketriage.nouns.telemetry import LogFacts, Rollback, Series
+from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.readers.telemetry.series import scalars
 from spiketriage.readers.telemetry.series.names import Names
 from spiketriage.readers.telemetry.series.points import Origin, Points, Traced, between
@@ -70,11 +70,10 @@ class Rows:
             return
         self.num_bad += 1
         if len(self._bad) < _MAX_NAMED:
-            what = (
-                "is torn: its writer died or is still writing"
-                if self.is_last_line
-                else "is no JSON object"
-            )
+            if self.is_last_line:
+                what = "is torn: its writer died or is still writing"
+            else:
+                what = "is no JSON object"
             self._bad.append(f"line {number} {what}: {line[:40]!r}")
 
     def add(
@@ -83,7 +82,10 @@ class Rows:
         """One record; its step and time may be known from elsewhere."""
         self.num_objects += 1
         values = scalars.flat(record)
-        step_key = self.names.step_key(values) if step is None else None
+        if step is None:
+            step_key = self.names.step_key(values)
+        else:
+            step_key = None
         at = (
             step
             if step is not None
@@ -101,7 +103,10 @@ class Rows:
         times = (
             number for key in TIME_KEYS if (number := scalars.number(values.get(key))) is not None
         )
-        when = time_s if time_s is not None else next(times, float("nan"))
+        if time_s is not None:
+            when = time_s
+        else:
+            when = next(times, float("nan"))
         self.put(
             {
                 key: value
@@ -122,7 +127,10 @@ class Rows:
             number = self._number(key, value)
             if number is None or not self._is_room(key):
                 continue
-            reason = f"written as the text {value!r}" if isinstance(value, str) else ""
+            if isinstance(value, str):
+                reason = f"written as the text {value!r}"
+            else:
+                reason = ""
             points.add(
                 key, row=self.next_row, step=step, value=number, time_s=time_s, reason=reason
             )

@@ -27,14 +27,18 @@ def number(value: object) -> float | None:
         return None
     if isinstance(value, int):
         return _of_integer(value)
-    return NONFINITE.get(value.strip().lower()) if isinstance(value, str) else None
+    if isinstance(value, str):
+        return NONFINITE.get(value.strip().lower())
+    return None
 
 
 def _of_integer(value: int) -> float:
     try:
         return float(value)
     except OverflowError:  # as `1e999` is read, and as Arrow reads this one
-        return math.inf if value > 0 else -math.inf
+        if value > 0:
+            return math.inf
+        return -math.inf
 
 
 def number_in_text(text: str) -> float | None:
@@ -54,7 +58,9 @@ def step(value: object) -> int | None:
         return None
     if isinstance(value, float) and not value.is_integer():
         return None
-    return int(value) if abs(value) < _MAX_STEP else None
+    if abs(value) < _MAX_STEP:
+        return int(value)
+    return None
 
 
 def flat(record: Mapping[str, Any]) -> dict[str, object]:

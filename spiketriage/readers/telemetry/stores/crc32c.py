@@ -41,14 +41,17 @@ def of_rows(rows: Bytes) -> Words:
     num_bytes = rows.shape[1]
     started = rows.copy()
     started[:, :4] ^= 0xFF
-    return (
-        _register(started) ^ np.uint32(_ONES) if num_bytes else np.zeros(len(rows), dtype=np.uint32)
-    )
+    if num_bytes:
+        return _register(started) ^ np.uint32(_ONES)
+    return np.zeros(len(rows), dtype=np.uint32)
 
 
 def _register(rows: Bytes) -> Words:
     num_bytes = rows.shape[1]
-    reversed_tables = tables(_BLOCK)[num_bytes - 1 :: -1] if num_bytes else tables(_BLOCK)[:0]
+    if num_bytes:
+        reversed_tables = tables(_BLOCK)[num_bytes - 1 :: -1]
+    else:
+        reversed_tables = tables(_BLOCK)[:0]
     taken = reversed_tables[np.arange(num_bytes), rows]
     return np.bitwise_xor.reduce(taken, axis=1)  # type: ignore[no-any-return]
 

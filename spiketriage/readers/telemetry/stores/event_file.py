@@ -15,7 +15,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from spiketriage.nouns.telemetry import Integers
+from spiketriage.nouns.series import Integers
 from spiketriage.readers.telemetry.stores import crc32c
 
 WINDOW_BYTES = 16 << 20
@@ -100,7 +100,10 @@ def _walk(data: bytes, start: int) -> tuple[Window, int]:
     starts, sizes = bounds[:-1] + _HEAD, np.diff(bounds) - _HEAD - _TAIL
     padded = data + _PADDING
     num_good = _num_good_heads(padded, starts, sizes)
-    end = int(starts[num_good - 1] + sizes[num_good - 1]) + _TAIL if num_good else 0
+    if num_good:
+        end = int(starts[num_good - 1] + sizes[num_good - 1]) + _TAIL
+    else:
+        end = 0
     return Window(
         data=padded, start=start, offsets=starts[:num_good], lengths=sizes[:num_good]
     ), start + end
@@ -114,7 +117,9 @@ def _num_good_heads(data: bytes, offsets: Integers, lengths: Integers) -> int:
     rows = known.astype("<u8").view(np.uint8).reshape(len(known), 8)
     expected = crc32c.mask(crc32c.of_rows(rows))[inverse]
     bad = np.flatnonzero(expected != unaligned(data, "<u4")[offsets - 4])
-    return int(bad[0]) if len(bad) else len(offsets)
+    if len(bad):
+        return int(bad[0])
+    return len(offsets)
 
 
 def unaligned(data: bytes, dtype: str) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
@@ -150,7 +155,10 @@ def _next_head(stream: BinaryIO, position: int, size_bytes: int) -> int | None:
 
 
 def _damage(data: bytes, position: int, lost: int) -> str:
-    claimed = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else 0
+    if len(data) >= _LENGTH.size:
+        claimed = _LENGTH.unpack_from(data)[0]
+    else:
+        claimed = 0
     return (
         f"byte {position}: expected a record, found a length of {claimed} whose checksum "
         f"fails; {lost} bytes lost"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from spiketriage.nouns.telemetry import Floats, Integers
+from spiketriage.nouns.series import Floats, Integers
 from spiketriage.readers.telemetry.stores import crc32c, event_record
 from spiketriage.readers.telemetry.stores.event_file import Window, unaligned
 
@@ -179,7 +179,9 @@ def _parsed(group: _Group, number: int) -> _Model | None:
     if not event_record.is_common(event):
         return None
     place = event.scalars[0].place
-    return None if place is None else _Model(tag=event.scalars[0].tag, place=place - start)
+    if place is None:
+        return None
+    return _Model(tag=event.scalars[0].tag, place=place - start)
 
 
 def _mask(group: _Group, value_at: int) -> _Unsigned:

@@ -135,9 +135,10 @@ def _of_tensor(data: bytes, tensor: Field) -> Scalar | None:
 def _is_scalar_shape(data: bytes, shape: Field) -> bool:
     for dim in fields(data, shape.start, shape.end):
         if dim.id == 2 and dim.wire == BYTES:
-            sizes = [
-                signed(size.number) for size in fields(data, dim.start, dim.end) if size.id == 1
-            ]
+            sizes = []
+            for size in fields(data, dim.start, dim.end):
+                if size.id == 1:
+                    sizes.append(signed(size.number))
             if sizes != [1]:
                 return False
     return True

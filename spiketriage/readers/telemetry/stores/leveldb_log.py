@@ -54,7 +54,10 @@ class LogReader:
                 return  # the rest of the block is padding
             content = block[position + _PIECE.size : position + _PIECE.size + length]
             if len(content) < length:
-                what = "a piece longer than its block" if is_whole else "ends inside a record"
+                if is_whole:
+                    what = "a piece longer than its block"
+                else:
+                    what = "ends inside a record"
                 self._lose(
                     start + position, f"{what}: {length} bytes claimed, {len(content)} are there"
                 )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import LogFacts, Rollback, Series
+from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.series import scalars
 from spiketriage.readers.telemetry.series.names import Names
@@ -64,10 +64,14 @@ def claims(look: Look) -> float:
     if look.is_folder:
         if look.path.name == "mlruns" or {"meta.yaml", "metrics", "params"} <= set(look.names):
             return 0.95
-        return 0.4 if DATABASE in look.names or "mlruns" in look.names else 0.0
+        if DATABASE in look.names or "mlruns" in look.names:
+            return 0.4
+        return 0.0
     if not look.head.startswith(sqlite_copy.MAGIC):
         return 0.0
-    return 0.9 if look.path.name == DATABASE or b"run_uuid" in look.head else 0.0
+    if look.path.name == DATABASE or b"run_uuid" in look.head:
+        return 0.9
+    return 0.0
 
 
 def read(path: Path, names: Names) -> LogFacts:
@@ -167,7 +171,10 @@ def _read_metric(file: Path, run: str, key: str, store: _Store) -> None:
         for line in bounded_lines(log.stream):
             store.num_lines += 1
             parts = line.split()
-            value = scalars.number_in_text(parts[1]) if len(parts) >= 2 else None
+            if len(parts) >= 2:
+                value = scalars.number_in_text(parts[1])
+            else:
+                value = None
             time_ms = _count(parts[0]) if parts else None
             step = 0 if len(parts) == 2 else _count(parts[2]) if len(parts) > 2 else None
             if value is None or time_ms is None or step is None or not line.endswith("\n"):
@@ -183,7 +190,9 @@ def _read_metric(file: Path, run: str, key: str, store: _Store) -> None:
 
 def _count(text: str) -> int | None:
     digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else None
+    if digits.isascii() and digits.isdigit() and len(digits) <= 18:
+        return int(text)
+    return None
 
 
 def _read_database(path: Path, store: _Store) -> None:

@@ -74,7 +74,9 @@ def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 def signed(number: int) -> int:
     """A varint as the 64-bit signed integer it encodes."""
-    return number - (1 << 64) if number >> 63 else number
+    if number >> 63:
+        return number - (1 << 64)
+    return number
 
 
 def double(data: bytes, one: Field) -> float:

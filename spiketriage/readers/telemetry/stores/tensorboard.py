@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import LogFacts, Rollback, Series
+from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.series.names import Names
 from spiketriage.readers.telemetry.series.opening import open_log
@@ -53,13 +53,19 @@ class _File:
 def claims(look: Look) -> float:
     """Certain of a first record with a sound length, and of a folder with a file named so."""
     if look.is_folder:
-        return 0.95 if any(MARK in name for name in look.names) else 0.0
+        if any(MARK in name for name in look.names):
+            return 0.95
+        return 0.0
     if look.is_lfs_pointer:
-        return 0.9 if MARK in look.path.name else 0.0
+        if MARK in look.path.name:
+            return 0.9
+        return 0.0
     head = look.head[:12]
     if len(head) == 12 and crc32c.masked_of_bytes(head[:8]) == int.from_bytes(head[8:], "little"):
         return 0.98
-    return 0.7 if MARK in look.path.name else 0.0
+    if MARK in look.path.name:
+        return 0.7
+    return 0.0
 
 
 def read(path: Path, names: Names) -> LogFacts:
@@ -75,7 +81,10 @@ def read(path: Path, names: Names) -> LogFacts:
     problems: list[str] = []
     for one in paths:
         try:
-            source = str(one.relative_to(path)) if one != path else one.name
+            if one != path:
+                source = str(one.relative_to(path))
+            else:
+                source = one.name
             files.append(_read_file(one, source, names))
         except EvidenceError as error:
             if len(paths) == 1:

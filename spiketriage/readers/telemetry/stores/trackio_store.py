@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import LogFacts, Rollback, Series
+from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.series import scalars
 from spiketriage.readers.telemetry.series.names import Names
@@ -36,7 +36,9 @@ def claims(look: Look) -> float:
     """Likely for an SQLite file whose first page has trackio's table."""
     if look.is_folder or not look.head.startswith(sqlite_copy.MAGIC):
         return 0.0
-    return 0.9 if b"run_name" in look.head and b"metrics TEXT" in look.head else 0.0
+    if b"run_name" in look.head and b"metrics TEXT" in look.head:
+        return 0.9
+    return 0.0
 
 
 def read(path: Path, names: Names) -> LogFacts:
@@ -55,7 +57,10 @@ def read(path: Path, names: Names) -> LogFacts:
         for row in database.select("metrics", _COLUMNS, problems):
             run, time, step, metrics = row
             num_lines += 1
-            values = scalars.json_or_none(metrics) if isinstance(metrics, str | bytes) else None
+            if isinstance(metrics, str | bytes):
+                values = scalars.json_or_none(metrics)
+            else:
+                values = None
             if not isinstance(values, dict):
                 num_bad += 1
                 continue
@@ -78,7 +83,9 @@ def _time_s(written: object) -> float | None:
     """UNIX time where the zone is written."""
     try:
         time = datetime.fromisoformat(str(written))
-        return time.timestamp() if time.tzinfo is not None else None
+        if time.tzinfo is not None:
+            return time.timestamp()
+        return None
     except (ValueError, OverflowError, OSError):
         return None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spiketriage.errors import CorruptFileError, EvidenceError
-from spiketriage.nouns.telemetry import LogFacts
+from spiketriage.nouns.series import LogFacts
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.series import scalars
 from spiketriage.readers.telemetry.series.names import Names
@@ -63,10 +63,14 @@ class _Run:
 def claims(look: Look) -> float:
     """Certain of the file's first six bytes; likely for a folder with exactly one such file."""
     if look.is_folder:
-        return 0.9 if sum(name.endswith(SUFFIX) for name in look.names) == 1 else 0.0
+        if sum(name.endswith(SUFFIX) for name in look.names) == 1:
+            return 0.9
+        return 0.0
     if look.head.startswith(MAGIC):
         return 0.98
-    return 0.7 if look.path.suffix == SUFFIX else 0.0
+    if look.path.suffix == SUFFIX:
+        return 0.7
+    return 0.0
 
 
 def read(path: Path, names: Names) -> LogFacts:
@@ -192,11 +196,11 @@ def _take_stats(record: bytes, message: Field, run: _Run) -> None:
 
 def _config(record: bytes, message: Field) -> Mapping[str, str]:
     items = _items(record, message, 1)
-    return {
-        f"config/{key}": str(value)
-        for key, value in items.items()
-        if key != "_wandb" and not _is_deep(value)
-    }
+    result: dict[str, str] = {}
+    for key, value in items.items():
+        if key != "_wandb" and not _is_deep(value):
+            result[f"config/{key}"] = str(value)
+    return result
 
 
 def _is_deep(value: object) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from spiketriage.nouns.telemetry import LogFacts
+from spiketriage.nouns.series import LogFacts
 from spiketriage.readers.json_file import parse_object, read_bytes
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.series import scalars
@@ -26,7 +26,9 @@ def claims(look: Look) -> float:
     """Certain of the name that W&B gives, if a JSON object is in it."""
     if look.is_folder or not _NAME.match(look.path.name) or look.head.lstrip()[:1] != b"{":
         return 0.0
-    return 0.8 if "wandb" in look.path.name else 0.4
+    if "wandb" in look.path.name:
+        return 0.8
+    return 0.4
 
 
 def read(path: Path, names: Names) -> LogFacts:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import LogFacts, Rollback, Series
+from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.series import scalars
 from spiketriage.readers.telemetry.series.names import DEFAULT, Names
@@ -76,7 +76,9 @@ def claims(look: Look) -> float:
         return 0.0
     if DEFAULT.step_key(dict.fromkeys(cells)) is not None:
         return 0.75 if look.path.suffix in SUFFIXES else 0.4
-    return 0.3 if look.path.suffix in SUFFIXES else 0.0
+    if look.path.suffix in SUFFIXES:
+        return 0.3
+    return 0.0
 
 
 def read(path: Path, names: Names) -> LogFacts:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import LogFacts, Series
+from spiketriage.nouns.series import LogFacts, Series
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.series.names import Names
 from spiketriage.readers.telemetry.series.rows import summed
@@ -31,8 +31,12 @@ _MAX_FILES = 10_000
 def claims(look: Look) -> float:
     """Likely for files named after DeepSpeed's tags."""
     if look.is_folder:
-        return 0.85 if any(_is_tag(name) for name in look.names) else 0.0
-    return 0.85 if _is_tag(look.path.name) and look.head.startswith(b"step,") else 0.0
+        if any(_is_tag(name) for name in look.names):
+            return 0.85
+        return 0.0
+    if _is_tag(look.path.name) and look.head.startswith(b"step,"):
+        return 0.85
+    return 0.0
 
 
 def _is_tag(name: str) -> bool:

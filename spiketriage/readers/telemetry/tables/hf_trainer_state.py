@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import LogFacts, Rollback, Series
+from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.readers.json_file import is_count, parse_object, read_bytes
 from spiketriage.readers.look import Look, refuse_pointer
 from spiketriage.readers.telemetry.series import scalars
@@ -62,14 +62,14 @@ def claims(look: Look) -> float:
     if look.is_folder:
         if FILE in look.names:
             return 0.6  # a checkpoint, of which the log is one part
-        return (
-            0.7
-            if any(_has_state(look.path / name) for name in look.names if _CHECKPOINT.match(name))
-            else 0.0
-        )
+        if any(_has_state(look.path / name) for name in look.names if _CHECKPOINT.match(name)):
+            return 0.7
+        return 0.0
     if b'"log_history"' in look.head and look.head.lstrip().startswith(b"{"):
         return 0.97
-    return 0.8 if look.path.name.endswith(FILE) else 0.0
+    if look.path.name.endswith(FILE):
+        return 0.8
+    return 0.0
 
 
 def _has_state(folder: Path) -> bool:
@@ -214,7 +214,10 @@ def _num_shared(one: Sequence[str], other: Sequence[str]) -> int:
 
 def _take(entry: object, row: int, points: Points) -> bool:
     """Add one entry of the history; False if it is none."""
-    step = scalars.step(entry.get("step")) if isinstance(entry, dict) else None
+    if isinstance(entry, dict):
+        step = scalars.step(entry.get("step"))
+    else:
+        step = None
     if not isinstance(entry, dict) or step is None:
         return False
     norm = scalars.number(entry.get("grad_norm"))
@@ -223,7 +226,10 @@ def _take(entry: object, row: int, points: Points) -> bool:
         number = scalars.number(value)
         if key == "step" or number is None:
             continue
-        reason = f"written as the text {value!r}" if isinstance(value, str) else ""
+        if isinstance(value, str):
+            reason = f"written as the text {value!r}"
+        else:
+            reason = ""
         if key == "loss" and number == 0.0 and is_hiding:
             number, reason = math.nan, FILTERED
         points.add(str(key), row=row, step=step, value=number, reason=reason)

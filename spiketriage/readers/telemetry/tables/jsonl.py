@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import LogFacts
+from spiketriage.nouns.series import LogFacts
 from spiketriage.readers.look import Look
 from spiketriage.readers.look import look as look_at
 from spiketriage.readers.telemetry.series import scalars
@@ -62,8 +62,12 @@ def claims(look: Look) -> float:
     with_step = [record for record in objects if DEFAULT.step_key(scalars.flat(record)) is not None]
     has_suffix = look.path.suffix in SUFFIXES[:2]
     if not with_step:
-        return 0.3 if has_suffix else 0.0
-    return 0.75 if has_suffix else 0.6
+        if has_suffix:
+            return 0.3
+        return 0.0
+    if has_suffix:
+        return 0.75
+    return 0.6
 
 
 def _claims_folder(look: Look) -> float:

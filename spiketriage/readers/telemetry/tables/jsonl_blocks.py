@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spiketriage.nouns.telemetry import Floats, Integers
+from spiketriage.nouns.series import Floats, Integers
 from spiketriage.readers.telemetry.series import scalars
 from spiketriage.readers.telemetry.series.points import Block
 from spiketriage.readers.telemetry.series.rows import (
@@ -132,7 +132,9 @@ class Blocks:
         if isinstance(value, dict):
             inner = [(key, self._type_of(f"{name}/{key}", item)) for key, item in value.items()]
             kept = [(key, kind) for key, kind in inner if kind is not None]
-            return pa.struct(kept) if kept else None
+            if kept:
+                return pa.struct(kept)
+            return None
         if isinstance(value, bool):
             return pa.bool_()
         if isinstance(value, int) and (
@@ -141,7 +143,9 @@ class Blocks:
             return pa.int64()
         if isinstance(value, int | float):
             return pa.float64()
-        return pa.string() if isinstance(value, str) else None
+        if isinstance(value, str):
+            return pa.string()
+        return None
 
     def _remember(self, schema: Any) -> None:
         """Fields that Arrow inferred are known from now on, whole numbers as such that may become fractions."""
@@ -168,7 +172,10 @@ class Blocks:
         if plain is None:
             return None
         lines = _Lines.of(plain)
-        table = self._parse(plain, lines, "error") if self._has_tokens else None
+        if self._has_tokens:
+            table = self._parse(plain, lines, "error")
+        else:
+            table = None
         if table is None and len(set(_KEYS.findall(plain))) <= min(
             _MAX_FIELDS, _MAX_CELLS // max(lines.num_full, 1)
         ):
@@ -231,11 +238,10 @@ class Blocks:
             return None
         numbers = np.arange(self.rows.next_row, self.rows.next_row + num_rows, dtype=np.int64)
         times_s = _times(columns, num_rows)
-        left = {
-            key: value
-            for key, value in columns.items()
-            if key not in (step_key, *RANK_KEYS, *ATTEMPT_KEYS)
-        }
+        left = {}
+        for key, value in columns.items():
+            if key not in (step_key, *RANK_KEYS, *ATTEMPT_KEYS):
+                left[key] = value
         for name, column in left.items():
             self._add_column(name, column, _Frame(numbers, steps, times_s, places))
         self.rows.next_row += num_rows
@@ -258,7 +264,10 @@ class Blocks:
                     Block(rows=frame.rows, steps=frame.steps, values=values, times_s=frame.times_s),
                 )
             else:
-                times_s = None if frame.times_s is None else frame.times_s[keep]
+                if frame.times_s is None:
+                    times_s = None
+                else:
+                    times_s = frame.times_s[keep]
                 points.extend(
                     name,
                     Block(
@@ -313,7 +322,10 @@ def _floats(column: Any) -> tuple[Floats | None, NDArray[np.bool_] | None]:
 
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
         return None, None
-    present = column.is_valid().to_numpy() if column.null_count else None
+    if column.null_count:
+        present = column.is_valid().to_numpy()
+    else:
+        present = None
     values = column.cast(pa.float64(), safe=False)
     if present is not None:
         values = values.fill_null(0.0)
@@ -334,7 +346,9 @@ def _times(columns: Mapping[str, Any], num_rows: int) -> Floats | None:
         if key in columns:
             values, present = _floats(columns[key])
             if values is not None:
-                return values if present is None else np.where(present, values, np.nan)
+                if present is None:
+                    return values
+                return np.where(present, values, np.nan)
     assert num_rows >= 0
     return None
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import LogFacts, Rollback
+from spiketriage.nouns.series import LogFacts, Rollback
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.series.names import Names
 from spiketriage.readers.telemetry.series.points import FROM_ZERO, between
@@ -40,15 +40,15 @@ def claims(look: Look) -> float:
             _has_metrics(look.path / name) for name in look.names
         ):  # `lightning_logs` may hold event files instead
             return 0.9
-        return (
-            0.85
-            if FILE in look.names and "hparams.yaml" in look.names
-            else 0.5
-            if FILE in look.names
-            else 0.0
-        )
+        if FILE in look.names and "hparams.yaml" in look.names:
+            return 0.85
+        if FILE in look.names:
+            return 0.5
+        return 0.0
     header = set(look.head.split(b"\n", 1)[0].strip().split(b","))
-    return 0.8 if look.path.name == FILE and {b"step", b"epoch"} <= header else 0.0
+    if look.path.name == FILE and {b"step", b"epoch"} <= header:
+        return 0.8
+    return 0.0
 
 
 def _has_metrics(folder: Path) -> bool:
@@ -70,7 +70,10 @@ def read(path: Path, names: Names) -> LogFacts:
     attempt = 0
     files = _files(path)
     for file in files:
-        source = file.name if file == path else str(file.relative_to(path))
+        if file == path:
+            source = file.name
+        else:
+            source = str(file.relative_to(path))
         try:
             table = csv_file.Table(source=source, first_attempt=attempt, trust=TRUST)
             part = csv_file.read_table(file, names, table)
@@ -84,7 +87,10 @@ def read(path: Path, names: Names) -> LogFacts:
             replace(one, last_step=one.last_step + 1, first_step=one.first_step + 1)
             for one in part.rollbacks
         )
-        back = between(parts[-1].series, shifted) if parts else None
+        if parts:
+            back = between(parts[-1].series, shifted)
+        else:
+            back = None
         rollbacks += [back] if back is not None else []
         parts.append(replace(part, path=file.parent, series=shifted, rollbacks=moved))
         attempt = max((one.attempt + 1 for one in part.series), default=attempt)

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.telemetry import LogFacts
+from spiketriage.nouns.series import LogFacts
 from spiketriage.readers.json_file import parse_object, read_bytes
 from spiketriage.readers.look import Look, refuse_pointer
 from spiketriage.readers.telemetry.series import scalars
@@ -34,14 +34,15 @@ _MAX_FILES = 100_000
 
 def claims(look: Look) -> float:
     """Certain of the names that OLMo-core gives; `metrics.json` alone could be anybody's."""
-    names = look.names if look.is_folder else (look.path.name,)
+    if look.is_folder:
+        names = look.names
+    else:
+        names = (look.path.name,)
     if any(_STEP.match(name) for name in names):
         return 0.9
-    return (
-        0.3
-        if not look.is_folder and look.path.name == FINAL and look.head.lstrip()[:1] == b"{"
-        else 0.0
-    )
+    if not look.is_folder and look.path.name == FINAL and look.head.lstrip()[:1] == b"{":
+        return 0.3
+    return 0.0
 
 
 def read(path: Path, names: Names) -> LogFacts:
