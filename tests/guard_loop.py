@@ -23,7 +23,7 @@ from spiketriage import digests
 from spiketriage.errors import AgreementError
 from spiketriage.train.guarding.agree import Ballot, Vote
 from spiketriage.train.guarding.guard import Guard, Policy, exit_with_code
-from spiketriage.train.guarding.held import Held
+from spiketriage.train.guarding.undo import UndoCopy
 from spiketriage.train.stabilizers import clip, loss_scale
 
 NUM_RANKS = 3
@@ -67,11 +67,11 @@ class Loop:
         finite = loss_scale.unscale_(self.model.parameters(), self.scale.scale)
         norm = clip.clip_(self.model.parameters(), 1.0).norm
         before = self.bits()
-        held = Held(
+        undo = UndoCopy(
             [*self.model.parameters(), *self.ema.parameters(), *self.ema.buffers()], **self._rest()
         )
         if self.holds:
-            held.take()
+            undo.take()
             self._update(finite=finite)
         decision = self.guard.decide(
             step=self.step,
@@ -84,7 +84,7 @@ class Loop:
             ids=[self.cursor],
         )
         if self.holds and (decision.skip or not finite):
-            held.put_back()
+            undo.put_back()
         elif not self.holds and not decision.skip:
             self._update(finite=finite)
         if not decision.skip:

@@ -35,7 +35,7 @@ pytest.importorskip("accelerate")
 ENTRY = ADAPTERS / "hf_entry.py"
 DOCUMENTS, RESTART, CRASH, FAULT, LAST = 820, 100, 103, 108, 120
 SHORT = (52, 104)  # the last steps of two epochs
-PEAK, WARMUP = 6e-3, 5
+PEAK, WARMUP = 2e-3, 5
 RESUME = '        print(f"training from step {state.global_step + 1}", flush=True)\n'
 FORGET = '        if state.global_step:\n            objects["lr_scheduler"].last_epoch = 0\n'
 SAVED = [

@@ -9,6 +9,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,12 +20,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recording import IDENTITY, ROOT
 
-from spiketriage.detect.detector import Trigger
+from spiketriage.detect.detector import SIGNALS, Trigger
+from spiketriage.detect.rules import alarm
 from spiketriage.errors import EvidenceError, GuardStopError, UsageError
 from spiketriage.readers.telemetry.run.native import read_segment
 from spiketriage.train.guarding.guard import Decision, Guard, Policy
-from spiketriage.train.guarding.held import Held
-from spiketriage.train.guarding.policy import ACTIONS, KINDS, kind_of
+from spiketriage.train.guarding.policy import (
+    ACTIONS,
+    INTERVENTION_SCALES,
+    KINDS,
+    is_far_out,
+    kind_of,
+)
+from spiketriage.train.guarding.undo import UndoCopy
 from spiketriage.train.recording.recorder import Recorder
 
 SKIPS = Policy(outlier="skip", max_repeats=100)
@@ -94,16 +102,16 @@ def test_without_its_state_a_resumed_guard_would_decide_otherwise() -> None:
 def test_put_back_removes_the_moments_that_the_first_update_made() -> None:
     parameter = torch.nn.Parameter(torch.tensor([1.0, -0.0]))
     optimizer = torch.optim.AdamW([parameter], lr=0.1)
-    held = Held([parameter], optimizer=optimizer)
-    held.take()
+    undo = UndoCopy([parameter], optimizer=optimizer)
+    undo.take()
     parameter.grad = torch.full((2,), float("nan"))
     optimizer.step()
     assert parameter.isnan().all()
-    held.put_back()
+    undo.put_back()
     assert parameter.detach().numpy().tobytes() == torch.tensor([1.0, -0.0]).numpy().tobytes()
     assert optimizer.state == {}
     with pytest.raises(UsageError, match="nothing is held"):
-        held.put_back()
+        undo.put_back()
 
 
 # Triggers
@@ -113,10 +121,10 @@ def test_put_back_removes_the_moments_that_the_first_update_made() -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        {"loss_sum": 8 * 2.8},
-        {"loss_sum": 8 * 1.2},
-        {"grad_norm": torch.tensor(30.0)},
-        {"grad_norm": 0.03},
+        {"loss_sum": 8 * 3.0},
+        {"loss_sum": 8 * 1.0},
+        {"grad_norm": torch.tensor(100.0)},
+        {"grad_norm": 0.01},
         {"loss_sum": 8 * 9.0, "grad_norm": 50.0},
     ],
     ids=["loss up", "loss down", "norm up", "norm down", "both"],
@@ -128,6 +136,40 @@ def test_the_bands_are_two_sided_and_an_outlier_is_never_learned(odd: dict[str, 
         decision = steady(guard, range(step, step + 1), **odd)
         assert (decision.action, decision.kind) == ("skip", "outlier")
     assert steady(guard, range(110, 111)).action == "none"
+
+
+@pytest.mark.parametrize(
+    ("value", "action"), [(1.3, "none"), (3.6, "alert"), (12.0, "alert"), (100.0, "skip")]
+)
+def test_what_pages_is_not_yet_skipped(value: float, action: str) -> None:
+    guard = Guard(SKIPS)
+    steady(guard, range(100))
+    decision = steady(guard, range(100, 101), grad_norm=value)
+    assert (decision.action, bool(decision.alarms)) == (action, action != "none")
+    assert decision.num_repeats == (action == "skip")  # an alert costs no patience
+
+
+@pytest.mark.parametrize("action", ["skip", "rollback", "stop"])
+def test_an_outlier_interferes_from_its_own_bar_on_and_a_nonfinite_always(action: Any) -> None:
+    policy = Policy(nonfinite=action, outlier=action, drift="alert")
+    assert policy.action("outlier", 1, is_far_out=False) == "alert"
+    assert policy.action("outlier", 1, is_far_out=True) == action
+    assert policy.action("nonfinite", 1, is_far_out=False) == action
+
+
+def test_how_far_out_an_outlier_has_to_be_is_beyond_every_paging_bar() -> None:
+    outlier = alarm("grad_norm", "band", 1, "far", score=INTERVENTION_SCALES)
+    assert is_far_out(outlier)
+    assert not is_far_out(replace(outlier, score=INTERVENTION_SCALES - 0.1))
+    assert not is_far_out(replace(outlier, trigger="start-up"))
+    assert all(1.5 * signal.sure < INTERVENTION_SCALES for signal in SIGNALS.values())
+
+
+def test_at_the_start_an_outlier_pages_and_only_a_nonfinite_is_skipped() -> None:
+    guard = Guard(SKIPS)
+    steady(guard, range(20))
+    assert steady(guard, range(20, 21), loss_sum=8 * 30.0).action == "alert"
+    assert steady(guard, range(21, 22), loss_sum=math.nan).action == "skip"
 
 
 @pytest.mark.parametrize(

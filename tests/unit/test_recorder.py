@@ -31,7 +31,7 @@ import spiketriage.train.recording.recorder, spiketriage.train.recording.tensors
 import spiketriage.train.recording.alerts, spiketriage.train.recording.batch_signals, spiketriage.train.recording.ddp
 import spiketriage.train.recording.expert_signals, spiketriage.train.recording.fp8_signals
 import spiketriage.train.recording.layers, spiketriage.train.recording.mirrors, spiketriage.train.recording.observer
-import spiketriage.train.guarding.agree, spiketriage.train.guarding.guard, spiketriage.train.guarding.held, spiketriage.detect.detector
+import spiketriage.train.guarding.agree, spiketriage.train.guarding.guard, spiketriage.train.guarding.undo, spiketriage.detect.detector
 desk = ("cli", "runbook", "report", "practice", "diagnosis", "incident", "readers")
 heavy = {"duckdb", "typer", "rich", "pyarrow", "pydantic", "jinja2", "tensorboard", "wandb"}
 print(sorted(heavy & set(sys.modules)), [name for name in desk if f"spiketriage.{name}" in sys.modules])

@@ -1,6 +1,4 @@
-"""One vote of all ranks a step.
-
-A single small all-reduce whose result is the same on every rank, with a bounded wait.
+"""One vote of all ranks a step: a small all-reduce with one result for all and a bounded wait.
 
 It never decides anything on one rank alone, and never waits for a rank without an end or without
 naming it.
@@ -38,12 +36,10 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """What one rank brings.
+    """What one rank brings: its gravest verdict, whether it saw a nonfinite, and two proofs.
 
-    Its gravest `code` (0 is nothing; below 2^38), whether it saw a nonfinite, and two proofs.
-
-    `step` and `digest` (below 2^62) must be equal on all ranks: the step under way, and what later
-    outcomes rest on.
+    `code` is the verdict as a number below 2^38, 0 for none. `step` (the step under way) and
+    `digest` (what later outcomes rest on, below 2^62) must be equal on all ranks.
     """
 
     step: int
@@ -54,10 +50,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The gravest code of any rank and the lowest rank that brought it.
-
-    The lowest rank that saw a nonfinite.
-    """
+    """The gravest code, the lowest rank that brought it, and the lowest that saw a nonfinite."""
 
     code: int
     rank: int | None
@@ -65,35 +58,35 @@ class Outcome:
 
 
 class Ballot:
-    """The group that votes.
+    """The group that votes; without a process group there is one voter.
 
-    Without a process group there is one voter. `timeout_s` bounds the wait for a vote.
+    `timeout_s` bounds the wait for a vote.
     """
 
     def __init__(self, *, group: dist.ProcessGroup | None = None, timeout_s: float = 600.0) -> None:
         self._group, self._timeout_s = group, timeout_s
         self._alone = not dist.is_initialized() or dist.get_world_size(group) == 1
-        self._rank = 0 if self._alone else dist.get_rank(group)
-        self._members = (
-            [self._rank] if self._alone else dist.get_process_group_ranks(group or dist.group.WORLD)
-        )
-        on_device = not self._alone and dist.get_backend(group) == "nccl"
+        self._rank = 0
+        self._members = [0]
+        self._device = torch.device("cpu")
         self._num_votes = 0
-        self._device = (
-            torch.device("cuda", torch.cuda.current_device()) if on_device else torch.device("cpu")
-        )
+        if self._alone:
+            return
+        self._rank = dist.get_rank(group)
+        self._members = dist.get_process_group_ranks(group or dist.group.WORLD)
+        if dist.get_backend(group) == "nccl":
+            self._device = torch.device("cuda", torch.cuda.current_device())
 
     def agree(self, vote: Vote) -> Outcome:
-        """The outcome, equal on every rank.
+        """The outcome, equal on every rank; collective.
 
-        Collective, one host sync where the group lives on an accelerator.
+        There is one host sync where the group lives on an accelerator.
 
         Raises:
             AgreementError: a rank did not answer in time, or was lost (named where the store
-            knows); or the ranks are
-                at different steps, or bring different digests.
+                knows); or the ranks are at different steps, or bring different digests.
         """
-        told = [
+        numbers = [
             _ranked(int(vote.saw_nonfinite), self._rank),
             _ranked(vote.code, self._rank),
             vote.step,
@@ -102,27 +95,26 @@ class Ballot:
             -vote.digest,
         ]
         if not self._alone:
-            votes = torch.tensor(told, dtype=torch.int64, device=self._device)
+            votes = torch.tensor(numbers, dtype=torch.int64, device=self._device)
             self._reduce(votes, vote.step)
-            told = votes.tolist()
-        if told[2] != -told[3]:
+            numbers = votes.tolist()
+        last_step, first_step = numbers[2], -numbers[3]
+        if first_step != last_step:
             raise AgreementError(
-                f"ranks vote on different steps, {-told[3]} to {told[2]}; this one on {vote.step}"
+                f"ranks vote on different steps, {first_step} to {last_step}; "
+                f"this one on {vote.step}"
             )
-        if told[4] != -told[5]:
+        if numbers[4] != -numbers[5]:
             raise AgreementError(
                 f"step {vote.step}: the guard's counters differ between ranks",
                 hint="restore the guard of every rank from the same generation",
             )
-        _, nonfinite_rank = self._unranked(told[0])
-        code, rank = self._unranked(told[1])
+        _, nonfinite_rank = self._unranked(numbers[0])
+        code, rank = self._unranked(numbers[1])
         return Outcome(code=code, rank=rank, nonfinite_rank=nonfinite_rank)
 
     def gather(self, own: Made) -> list[Made]:
-        """Every rank's value, in the order of ranks.
-
-        Collective, for rare use, small picklable values.
-        """
+        """Every rank's value, in the order of ranks; collective, for small picklable values."""
         if self._alone:
             return [own]
         gathered: list[Any] = [None] * len(self._members)
@@ -137,23 +129,23 @@ class Ballot:
         """
         if self._alone:
             return make()
-        told: list[Any] = [None, None]
+        answer: list[Any] = [None, None]  # what was made, or why it was not
         if self._rank == 0:
             try:
-                told[0] = make()
+                answer[0] = make()
             except BaseException as error:
-                told[1] = f"{type(error).__name__}: {error}"
-                dist.broadcast_object_list(told, src=self._members[0], group=self._group)
+                answer[1] = f"{type(error).__name__}: {error}"
+                dist.broadcast_object_list(answer, src=self._members[0], group=self._group)
                 raise
-        dist.broadcast_object_list(told, src=self._members[0], group=self._group)
-        if told[1] is not None:
-            raise AgreementError(f"rank {self._members[0]} failed for all: {told[1]}")
-        made: Made = told[0]
+        dist.broadcast_object_list(answer, src=self._members[0], group=self._group)
+        if answer[1] is not None:
+            raise AgreementError(f"rank {self._members[0]} failed for all: {answer[1]}")
+        made: Made = answer[0]
         return made
 
-    def _unranked(self, told: int) -> tuple[int, int | None]:
-        if told:
-            return (told >> _RANK_BITS, self._members[_LAST_RANK - (told & _LAST_RANK)])
+    def _unranked(self, ranked: int) -> tuple[int, int | None]:
+        if ranked:
+            return (ranked >> _RANK_BITS, self._members[_LAST_RANK - (ranked & _LAST_RANK)])
         return (0, None)
 
     def _reduce(self, votes: Tensor, step: int) -> None:
@@ -164,7 +156,7 @@ class Ballot:
         if failure is None:
             return
         mark = f"spiketriage/guard/{self._num_votes}"
-        is_told = self._ask_store(lambda store: store.set(f"{mark}/{self._rank}", "here") or True)
+        is_marked = self._ask_store(lambda store: store.set(f"{mark}/{self._rank}", "here") or True)
         if not work.is_completed():
             failure = self._wait(work, self._timeout_s - (time.monotonic() - began_s))
         elif failure:
@@ -172,7 +164,7 @@ class Ballot:
         if failure is None:
             return
         raise AgreementError(
-            self._silence(step, mark, failure, is_told=bool(is_told)),
+            self._silence(step, mark, failure, is_marked=bool(is_marked)),
             hint="look at that rank first",
         )
 
@@ -194,15 +186,11 @@ class Ballot:
             return str(error).split(". ")[0]
         return None
 
-    def _silence(self, step: int, mark: str, failure: str, *, is_told: bool) -> str:
-        numbers = range(len(self._members))
-        absent = self._ask_store(
-            lambda store: (
-                [self._members[n] for n in numbers if not store.check([f"{mark}/{n}"])]
-                if is_told
-                else None
-            )
-        )
+    def _silence(self, step: int, mark: str, failure: str, *, is_marked: bool) -> str:
+        """The sentence that says who did not answer, as far as the store knows."""
+        absent: list[int] | None = None
+        if is_marked:
+            absent = self._ask_store(lambda store: self._without_mark(store, mark))
         if failure == "no answer":
             waited = f"within {self._timeout_s:g} s"
         else:
@@ -215,11 +203,15 @@ class Ballot:
         names = ", ".join(str(rank) for rank in absent) or "none (all came in the end)"
         return f"step {step}: no answer to the guard's vote {waited} from rank {names}"
 
-    def _ask_store(self, ask: Callable[[Any], Made]) -> Made | None:
-        """The store's answer.
+    def _without_mark(self, store: Any, mark: str) -> list[int]:
+        absent = []
+        for number, rank in enumerate(self._members):
+            if not store.check([f"{mark}/{number}"]):
+                absent.append(rank)
+        return absent
 
-        None if there is no store, or if it hangs with the rank that holds it.
-        """
+    def _ask_store(self, ask: Callable[[Any], Made]) -> Made | None:
+        """The store's answer; None without a store, or if it hangs with the rank that holds it."""
         answers: list[Made] = []
 
         def answer() -> None:

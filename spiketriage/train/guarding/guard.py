@@ -1,55 +1,47 @@
-"""The guard in the training loop: it judges each step by `spiketriage.detect`'s rules, and all
-ranks do the same.
+"""The guard in the training loop: it judges each step by the rules of `spiketriage.detect`.
 
-It never changes a parameter, loads a generation or moves a cursor itself: the loop does, as the
-decision says.
+All ranks decide alike. It never changes a parameter, loads a generation or moves a cursor itself:
+the loop does, as the decision says.
 
-    guard = Guard(Policy(outlier="skip"), state=generation.guard)   # state=None at the start of a
-    run
-    with exit_with_code():                       # a stop ends the process with exit code 10, on
-    every rank
+    guard = Guard(Policy(outlier="skip"), state=generation.guard)  # state=None at a run's start
+    with exit_with_code():  # a stop ends the process with exit code 10, on every rank
         for step, batch in enumerate(batches, first):
-            loss_sum, num_tokens = forward_backward(batch)           # both over all ranks, as for
-            the log
+            loss_sum, num_tokens = forward_backward(batch)  # both over all ranks, as for the log
             clipped = clip_(model.parameters(), 1.0)
-            decision = guard.decide(step=step, loss_sum=loss_sum, num_tokens=num_tokens,
-            grad_norm=clipped.norm, lr=lr)
-            if not decision.skip:                # a skip: nothing is called, so nothing can change
+            decision = guard.decide(
+                step=step, loss_sum=loss_sum, num_tokens=num_tokens, grad_norm=clipped.norm, lr=lr
+            )
+            if not decision.skip:  # a skip: nothing is called, so nothing can change
                 optimizer.step(), scheduler.step(), ema.update_parameters(model)
-            optimizer.zero_grad(set_to_none=True)                    # a skipped step's gradients
-            are dropped
-            record.log(decision.metrics())       # inside the recorder's step
+            optimizer.zero_grad(set_to_none=True)  # a skipped step's gradients are dropped
+            record.log(decision.metrics())  # inside the recorder's step
 
-With a rollback in the policy: `Guard(policy, known_good=newest)`, where `newest(step)` gives the
-newest known-good
-generation older than `step`, and in the loop
+With a rollback in the policy, the guard is `Guard(policy, known_good=newest)`, where `newest(step)`
+gives the newest known-good generation older than `step`, and the loop does as it says:
 
             if decision.rollback:
-                loaded = load(decision.generation); guard.rolled_back(loaded.guard);
+                loaded = load(decision.generation)
+                guard.rolled_back(loaded.guard)
                 sampler.leave_out(guard.skip_ids)
 
 - Accounts: a skipped step is a step. It has drawn from the generators and its batch is consumed, so
-  cursor, tokens and
-  RNG stand where they would after a taken one; a scheduler that steps with the optimizer stands at
-  `num_taken`.
+  cursor, tokens and RNG stand where they would after a taken one; a scheduler that steps with the
+  optimizer stands at `num_taken`.
 - fp16: pass `loss_scale` and `overflow`; a normal overflow is the scaler's own business and no
-  verdict. On a guard's
-  skip the loop leaves the scaler alone too.
+  verdict. On a guard's skip the loop leaves the scaler alone too.
 - What the update alone shows (update norm, RMS_t) goes to `finish` after it. A verdict on it, or on
-  a lasting shift,
-  takes part in the next step's vote: it can alert, roll back or stop, not undo.
+  a lasting shift, takes part in the next step's vote: it can alert, roll back or stop, not undo.
 - An optimizer that cannot be held back (it steps inside backward, or in a fused engine) is taken
-  back by
-  `spiketriage.train.held.Held`, at the price of a second copy of its state.
+  back by `spiketriage.train.guarding.undo.UndoCopy`, at the price of a second copy of its state.
 - The forward pass may have moved buffers (BatchNorm) before the decision: those are the loop's, or
-  `Held`'s.
+  the undo copy's.
 - A rollback by ending the process and starting another one on an older generation takes the
-  patience back too, for the
-  generation knows nothing of later verdicts: roll back inside the process, or keep `state()` apart.
+  patience back too, for the generation knows nothing of later verdicts: roll back inside the
+  process, or keep `state()` apart.
 
 Sources: skip by selection, not by a factor of 0, since 0 · NaN = NaN; PaLM (arXiv 2204.02311,
-section 5.1) for
-rollback and leaving batches out. One all-reduce of six integers a step, see `agree`.
+section 5.1) for rollback and leaving batches out. One all-reduce of six integers a step, see
+`agree`.
 """
 
 from __future__ import annotations
@@ -58,7 +50,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -69,7 +61,8 @@ from torch.distributed.tensor import DTensor
 from spiketriage.detect.detector import Alarm, Detector, Row, Verdict
 from spiketriage.errors import EvidenceError, GuardStopError, SpiketriageError, UsageError
 from spiketriage.train.guarding.agree import Ballot, Outcome, Vote, union
-from spiketriage.train.guarding.policy import ACTIONS, KINDS, Action, Kind, Policy, kind_of
+from spiketriage.train.guarding.decision import Decision, code_of, no_verdict, verdict_of
+from spiketriage.train.guarding.policy import INTERVENTIONS, Action, Policy, is_far_out, kind_of
 from spiketriage.train.guarding.state import (
     Accounts,
     Patience,
@@ -93,62 +86,6 @@ WHEN = "From step 0 for nonfinites, for outliers once the bands are known (64 st
 SCHEMA = 1  # of Guard.state()
 
 Value = Tensor | float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """What all ranks do at `step`.
-
-    Equal on every rank, but for `alarms`, which are this rank's own.
-
-    `kind` is the gravest verdict's (None: nothing was wrong), `rank` the lowest rank that brought
-    it, `num_repeats` how often it has come without progress; `nonfinite_rank` the lowest rank that
-    saw a nonfinite. `generation` and `skip_ids` (of all ranks, in the order of ranks) are there for
-    a rollback.
-    """
-
-    step: int
-    action: Action
-    kind: Kind | None
-    rank: int | None
-    nonfinite_rank: int | None
-    num_repeats: int
-    alarms: tuple[Alarm, ...]
-    generation: Any = None
-    skip_ids: tuple[Any, ...] = ()
-
-    @property
-    def skip(self) -> bool:
-        """Whether the update must not be taken; a rollback's is not either."""
-        return self.action in ("skip", "rollback", "stop")
-
-    @property
-    def rollback(self) -> bool:
-        """Whether `generation` is to be loaded."""
-        return self.action == "rollback"
-
-    @property
-    def sentence(self) -> str:
-        """The decision for a person, the same on every rank; empty when nothing was wrong."""
-        if self.kind is None:
-            return ""
-        if self.num_repeats:
-            times = f", number {self.num_repeats} without progress"
-        else:
-            times = ""
-        return f"step {self.step}: {self.kind}, seen by rank {self.rank}{times}: {self.action}"
-
-    def metrics(self) -> dict[str, float]:
-        """For the recorder.
-
-        The action as its place in `ACTIONS`, the kind as its place in `KINDS` plus 1.
-        """
-        return {
-            "guard/action": float(ACTIONS.index(self.action)),
-            "guard/kind": 0.0 if self.kind is None else KINDS.index(self.kind) + 1.0,
-            "guard/skipped": float(self.skip),
-            "guard/repeats": float(self.num_repeats),
-        }
 
 
 class Guard:
@@ -181,9 +118,9 @@ class Guard:
         self._recent = Recent()
         self.skip_ids: tuple[Any, ...] = ()  # what rollbacks leave out, over the whole run
         self._row: Row | None = None  # judged, not yet learned from
-        self._told: tuple[Alarm, ...] = ()  # what was said about it
+        self._raised: tuple[Alarm, ...] = ()  # the alarms of that row, voted on already
         self._late: tuple[Alarm, ...] = ()  # what its update showed: for the next vote
-        self.last = _nothing(-1)  # the newest decision
+        self.last = no_verdict(-1)  # the newest decision
         if state is not None:
             self.restore(state)
 
@@ -202,9 +139,7 @@ class Guard:
         saw_nonfinite: Tensor | bool = False,
         ids: Sequence[Any] = (),
     ) -> Decision:
-        """Judge a step before its update.
-
-        Collective, and the answer is one and the same on every rank.
+        """Judge a step before its update; collective, and every rank gets the same answer.
 
         `loss_sum` (nats) over `num_tokens` valid tokens, both over all ranks; with a rank's own the
         ranks still agree, but each judges a noisier loss. None is a missing loss. `grad_norm` is
@@ -224,7 +159,7 @@ class Guard:
         )
         row = Row(
             step=step,
-            loss=None if total is None else total / count if count else math.nan,
+            loss=_mean(total, count),
             grad_norm=norm,
             lr=lr,
             logz=z,
@@ -234,13 +169,13 @@ class Guard:
         )
         verdict = self._detector.peek(row)
         outcome = self._vote(step, verdict, saw_nonfinite=verdict.is_nonfinite or bool(flag))
-        began = min((one.step for one in self._late), default=step)
+        began = min((alarm.step for alarm in self._late), default=step)
         self._recent.add(step, ids)
         decision = self._act(
             step, outcome, (*verdict.alarms, *self._late), began, is_taken=not overflow
         )
         self.accounts.add(num_tokens=_count(count), is_skip=decision.skip or overflow)
-        self._row, self._told, self._late = row, verdict.alarms, ()
+        self._row, self._raised, self._late = row, verdict.alarms, ()
         self.last = decision
         if decision.action == "stop":
             raise GuardStopError(decision.sentence, hint="spiketriage triage")
@@ -254,13 +189,11 @@ class Guard:
         )
 
     def finish(self, *, update_norm: Value = None, rms_t: Value = None) -> tuple[Alarm, ...]:
-        """Tell what the update of the step just decided showed.
+        """Tell what the update of the step just decided showed; returns this rank's new alarms.
 
-        Optional, not collective, one host sync for tensors.
-
-        `update_norm` is the L2 norm of parameters after minus before, `rms_t` as `wire.chain` names
-        it; both global.
-        After a skip there was no update, and they are passed over. Returns this rank's new alarms.
+        Optional, not collective, one host sync for tensors. `update_norm` is the L2 norm of
+        parameters after minus before, `rms_t` as `wire.chain` names it; both global. After a skip
+        there was no update, and they are passed over.
 
         Raises:
             UsageError: no step was decided since the last call.
@@ -274,10 +207,7 @@ class Guard:
         return self._late
 
     def state(self) -> dict[str, Any]:
-        """All that later decisions rest on, as plain JSON, for the generation.
-
-        Each rank saves its own.
-        """
+        """All that later decisions rest on, as plain JSON; each rank saves its own."""
         return {
             "schema": SCHEMA,
             "detector": self._detector.state(),
@@ -287,8 +217,8 @@ class Guard:
             "skip_ids": list(self.skip_ids),
             "row": row_to_json(self._row),
             "was_skipped": self._row is not None and self.last.skip,
-            "told": [alarm_to_json(one) for one in self._told],
-            "late": [alarm_to_json(one) for one in self._late],
+            "told": [alarm_to_json(alarm) for alarm in self._raised],
+            "late": [alarm_to_json(alarm) for alarm in self._late],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -308,17 +238,19 @@ class Guard:
             self._recent = Recent(state["recent"])
             self.skip_ids = tuple(state["skip_ids"])
             self._row = row_from_json(state["row"])
-            self._told = tuple(alarm_from_json(one) for one in state["told"])
-            self._late = tuple(alarm_from_json(one) for one in state["late"])
+            self._raised = tuple(alarm_from_json(stored) for stored in state["told"])
+            self._late = tuple(alarm_from_json(stored) for stored in state["late"])
+            action: Action = "none"
             if state["was_skipped"]:
-                action: Action = "skip"
-            else:
-                action = "none"
+                action = "skip"
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise EvidenceError(
                 f"guard state cannot be read: {error!r}", hint="start the guard anew"
             ) from error
-        self.last = _nothing(-1 if self._row is None else self._row.step, action)
+        last_step = -1
+        if self._row is not None:
+            last_step = self._row.step
+        self.last = no_verdict(last_step, action)
 
     def rolled_back(self, state: Mapping[str, Any] | None) -> None:
         """Go on from the guard's state in the generation that was loaded (None: it has none).
@@ -329,51 +261,55 @@ class Guard:
         patience, skip_ids = self._patience, self.skip_ids
         if state is None:
             self._detector, self.accounts, self._recent = Detector(), Accounts(), Recent()
-            self._row, self._told, self._late = None, (), ()
+            self._row, self._raised, self._late = None, (), ()
         else:
             self.restore(state)
         self._patience, self.skip_ids = patience, skip_ids
 
     def _learn(self) -> None:
-        """Feed the row that was judged; what is said of it only now is for the next vote."""
+        """Learn from the row that was judged; alarms that it raises only now join the next vote."""
         if self._row is None:
             return
-        told = {(one.signal, one.trigger) for one in self._told}
+        known = {(alarm.signal, alarm.trigger) for alarm in self._raised}
         alarms = self._detector.feed(self._row).alarms
-        self._late = tuple(one for one in alarms if (one.signal, one.trigger) not in told)
-        self._row, self._told = None, ()
+        self._late = tuple(alarm for alarm in alarms if (alarm.signal, alarm.trigger) not in known)
+        self._row, self._raised = None, ()
 
     def _code(self, step: int, alarms: Sequence[Alarm], *, saw_nonfinite: bool) -> int:
         """This rank's gravest verdict as a number: the action first, then the kind; 0 is none."""
-        kinds = [(kind_of(one.trigger), False) for one in alarms]
-        kinds += [(kind_of(one.trigger), True) for one in self._late]
-        kinds += [("nonfinite", False)] if saw_nonfinite else []
-        return max((self._rated(step, kind, is_late=is_late) for kind, is_late in kinds), default=0)
-
-    def _rated(self, step: int, kind: Kind, *, is_late: bool) -> int:
-        action = self.policy.action(kind, step)
-        if is_late and action == "skip":
-            action = "alert"  # the update was taken
-        if action == "none":
-            return 0
-        return ACTIONS.index(action) * len(KINDS) + len(KINDS) - 1 - KINDS.index(kind)
+        gravest = 0
+        if saw_nonfinite:
+            gravest = code_of(self.policy.action("nonfinite", step), "nonfinite")
+        for alarm in alarms:
+            kind = kind_of(alarm.trigger)
+            action = self.policy.action(kind, step, is_far_out=is_far_out(alarm))
+            gravest = max(gravest, code_of(action, kind))
+        for alarm in self._late:
+            kind = kind_of(alarm.trigger)
+            action = self.policy.action(kind, step, is_far_out=is_far_out(alarm))
+            if action == "skip":
+                action = "alert"  # the update was taken
+            gravest = max(gravest, code_of(action, kind))
+        return gravest
 
     def _act(
         self, step: int, outcome: Outcome, alarms: tuple[Alarm, ...], began: int, *, is_taken: bool
     ) -> Decision:
-        severity, place = divmod(outcome.code, len(KINDS))
-        action, kind = ACTIONS[severity], KINDS[len(KINDS) - 1 - place] if outcome.code else None
-        if kind is not None and action in ("skip", "rollback", "stop"):
+        action, kind = verdict_of(outcome.code)
+        num_repeats = 0
+        if kind is not None and action in INTERVENTIONS:
             action = self._patience.failed(step, kind, action, self.policy)
         elif is_taken:
             self._patience.passed(step, self.policy)
+        if kind is not None:
+            num_repeats = self._patience.repeats.get(kind, 0)
         decision = Decision(
             step=step,
             action=action,
             kind=kind,
             rank=outcome.rank,
             nonfinite_rank=outcome.nonfinite_rank,
-            num_repeats=self._patience.repeats.get(kind, 0) if kind else 0,
+            num_repeats=num_repeats,
             alarms=alarms,
         )
         if action == "rollback":
@@ -383,11 +319,11 @@ class Guard:
     def _roll_back(self, decision: Decision, began: int) -> Decision:
         """The generation to load and the batches to leave out, the same on every rank.
 
-        Without one, a stop.
+        Without a known-good generation the decision becomes a stop.
         """
-        told = self._ballot.gather((began, self._recent.state()))
-        onset = min(first for first, _ in told)
-        skip_ids = union([Recent(recent).since(onset) for _, recent in told])
+        of_ranks = self._ballot.gather((began, self._recent.state()))
+        onset = min(first for first, _ in of_ranks)
+        skip_ids = union([Recent(batches).since(onset) for _, batches in of_ranks])
         generation = self._ballot.from_first(
             lambda: self._known_good(onset) if self._known_good else None
         )
@@ -398,46 +334,47 @@ class Guard:
         return replace(decision, generation=generation, skip_ids=skip_ids)
 
 
-def _nothing(step: int, action: Action = "none") -> Decision:
-    return Decision(
-        step=step,
-        action=action,
-        kind=None,
-        rank=None,
-        nonfinite_rank=None,
-        num_repeats=0,
-        alarms=(),
-    )
-
-
 @contextmanager
 def exit_with_code() -> Iterator[None]:
-    """End the process with an error's own exit code and its sentence on stderr, instead of a traceback and 1.
+    """End the process with an error's own exit code, its sentence on stderr and no traceback.
 
     torchrun itself then still exits with 1; its report names the code of each rank.
     """
     try:
         yield
     except SpiketriageError as error:
-        hint = f"\n\nhint: {error.hint}" if error.hint else ""
+        hint = ""
+        if error.hint:
+            hint = f"\n\nhint: {error.hint}"
         print(f"{error.message}{hint}", file=sys.stderr, flush=True)
         raise SystemExit(error.exit_code) from error
 
 
-def _read(*values: Tensor | float | None) -> list[Any]:
+def _mean(total: float | None, count: float) -> float | None:
+    if total is None:
+        return None
+    if count:
+        return total / count
+    return math.nan
+
+
+def _read(*values: Value) -> list[Any]:
     """All values as floats (None stays), the tensors in one transfer."""
-    tensors = [
-        (value.full_tensor() if isinstance(value, DTensor) else value).detach().reshape(())
-        for value in values
-        if isinstance(value, Tensor)
-    ]
-    device = next((one.device for one in tensors if one.device.type != "cpu"), torch.device("cpu"))
-    if tensors:
-        read: list[float] = torch.stack([one.to(device, torch.float64) for one in tensors]).tolist()
-    else:
-        read = []
-    found = iter(read)
-    return [next(found) if isinstance(value, Tensor) else value for value in values]
+    tensors: list[Tensor] = []
+    for value in values:
+        if isinstance(value, DTensor):
+            tensors.append(value.full_tensor().detach().reshape(()))
+        elif isinstance(value, Tensor):
+            tensors.append(value.detach().reshape(()))
+    if not tensors:
+        return list(values)
+    device = torch.device("cpu")
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            device = tensor.device
+    stacked = torch.stack([tensor.to(device, torch.float64) for tensor in tensors])
+    numbers: Iterator[float] = iter(stacked.tolist())
+    return [next(numbers) if isinstance(value, Tensor) else value for value in values]
 
 
 def _count(num_tokens: float) -> int:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from spiketriage.detect.detector import Trigger
+from spiketriage.detect.detector import Alarm, Trigger
 from spiketriage.errors import UsageError
 
 Action = Literal["none", "alert", "skip", "rollback", "stop"]
 Kind = Literal["nonfinite", "outlier", "drift"]
 
 ACTIONS: tuple[Action, ...] = get_args(Action)  # mildest first: of several the gravest is taken
+INTERVENTIONS: tuple[Action, ...] = ("skip", "rollback", "stop")  # what changes the run
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _KIND_OF: dict[Trigger, Kind] = {
     "nonfinite": "nonfinite",
@@ -28,22 +29,29 @@ _KIND_OF: dict[Trigger, Kind] = {
     "loss-scale": "drift",
 }
 
+# How far out an outlier lies, in scales, before a guard gives up an update, or more, for it. The
+# bar for an alert is 4 to 15 scales, and healthy runs pass that now and then: a page costs a look,
+# but a skip changes the run. In 422,400 healthy steps of `tests/bench/bench_detection.py` (seeds 1
+# and 2) and 43,522 steps of real logs, no healthy value lay beyond 19.8. A one-step gradient of a
+# hundred times the usual lies at about 30, a loss of 2.5 nats too much at about 55.
+INTERVENTION_SCALES = 25.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """What to do about each kind of verdict; all ranks hold the same policy.
 
     - `nonfinite`: a loss or norm that is NaN, infinite, missing, or vanished to zero.
-    - `outlier`: one value out of its two-sided band, or beyond k × its running median.
+    - `outlier`: one value out of its two-sided band, or beyond k × its running median. One that is
+      not far out, as `is_far_out` says, is an alert at most, whatever is asked for here.
     - `drift`: a lasting shift, a slow climb, a loss scale that sinks. It is known after the update,
-      so that a skip
-      would come too late: alert, rollback or stop.
+      when a skip would come too late: alert, rollback or stop.
 
     In the first `warmup_steps` steps only nonfinites act; the others are learned from as ever. The
     verdict that comes `skips_before_rollback` times becomes a rollback (None: never), and the
     `max_repeats`-th of one kind without progress stops. Progress is `progress_steps` steps in a row
-    that were taken and lie behind the furthest bad step: what is trained again after a rollback is
-    none.
+    that were taken and lie behind the furthest bad step; steps that are trained again after a
+    rollback are no progress.
     """
 
     nonfinite: Action = "skip"
@@ -55,7 +63,8 @@ class Policy:
     progress_steps: int = 20
 
     def __post_init__(self) -> None:
-        unknown = [one for one in (self.nonfinite, self.outlier, self.drift) if one not in ACTIONS]
+        actions = (self.nonfinite, self.outlier, self.drift)
+        unknown = [action for action in actions if action not in ACTIONS]
         if unknown:
             raise UsageError(f"actions {unknown} do not exist; there are {list(ACTIONS)}")
         if self.drift == "skip":
@@ -63,11 +72,9 @@ class Policy:
                 "a drift is known only after the update, so it cannot be skipped",
                 hint="use rollback",
             )
-        if self.skips_before_rollback is None:
-            skips = 1
-        else:
-            skips = self.skips_before_rollback
-        counts = (self.max_repeats, self.progress_steps, skips)
+        counts = [self.max_repeats, self.progress_steps]
+        if self.skips_before_rollback is not None:
+            counts.append(self.skips_before_rollback)
         if min(counts) < 1 or self.warmup_steps < 0:
             raise UsageError(
                 "max_repeats, progress_steps and skips_before_rollback are at least 1, "
@@ -83,14 +90,24 @@ class Policy:
             self.drift,
         )
 
-    def action(self, kind: Kind, step: int) -> Action:
+    def action(self, kind: Kind, step: int, *, is_far_out: bool = True) -> Action:
         """The action for a verdict of `kind` at `step`, before anything is counted."""
         if kind != "nonfinite" and step < self.warmup_steps:
             return "none"
         action: Action = getattr(self, kind)
+        if kind == "outlier" and action in INTERVENTIONS and not is_far_out:
+            return "alert"
         return action
 
 
 def kind_of(trigger: Trigger) -> Kind:
     """The kind of a trigger of `spiketriage.detect.detector`."""
     return _KIND_OF[trigger]
+
+
+def is_far_out(alarm: Alarm) -> bool:
+    """Whether this alarm's value is so far out that training may be interfered with for it.
+
+    At a run's start no scales are known yet (`start-up`), and no outlier is far out.
+    """
+    return alarm.trigger != "start-up" and alarm.score >= INTERVENTION_SCALES

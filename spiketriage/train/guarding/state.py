@@ -1,6 +1,4 @@
-"""What the guard remembers beside the detector.
-
-Accounts, patience and recent batches, and their plain JSON.
+"""What the guard remembers beside the detector: accounts, patience and recent batches, as JSON.
 
 This module never judges a value and never talks to another rank; everything that outcomes rest on
 came from a vote.
@@ -66,10 +64,7 @@ class Patience:
             self.repeats = {}
 
     def failed(self, step: int, kind: Kind, action: Action, policy: Policy) -> Action:
-        """A verdict asks for `action`, skip or graver.
-
-        What is done instead when it came too often.
-        """
+        """What is done for a verdict that asks for `action`: more, once it came too often."""
         self.furthest, self.num_clean = max(self.furthest, step), 0
         self.repeats[kind] = self.repeats.get(kind, 0) + 1
         if self.repeats[kind] >= policy.max_repeats:
@@ -83,10 +78,10 @@ class Patience:
 class Recent:
     """The batches of the last 16 steps, as the caller names them."""
 
-    def __init__(self, told: Sequence[Sequence[Any]] = ()) -> None:
-        self._steps: deque[tuple[int, list[Any]]] = deque(
-            ((step, list(ids)) for step, ids in told), RECENT_STEPS
-        )
+    def __init__(self, batches: Sequence[Sequence[Any]] = ()) -> None:
+        self._steps: deque[tuple[int, list[Any]]] = deque(maxlen=RECENT_STEPS)
+        for step, ids in batches:
+            self.add(step, ids)
 
     def add(self, step: int, ids: Sequence[Any]) -> None:
         """Remember the batch of a step."""
@@ -94,12 +89,11 @@ class Recent:
 
     def since(self, step: int) -> list[Any]:
         """Ids of every remembered step from `step` on, in the order in which they were read."""
-        result: list[Any] = []
+        names: list[Any] = []
         for at, ids in self._steps:
             if at >= step:
-                for one in ids:
-                    result.append(one)
-        return result
+                names.extend(ids)
+        return names
 
     def state(self) -> list[list[Any]]:
         """Plain JSON."""
@@ -107,29 +101,25 @@ class Recent:
 
 
 def of_all_ranks(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One state for another number of ranks, from those that each rank saved.
-
-    The first's, with every recent batch.
-    """
-    parts: dict[int, list[Any]] = {}
+    """One state for another number of ranks: the first rank's, with the recent batches of all."""
+    batches: dict[int, list[Any]] = {}
     for state in states:
         for step, ids in state.get("recent", ()):
-            parts.setdefault(step, []).extend(one for one in ids if one not in parts.get(step, ()))
-    if parts:
-        return {**states[0], "recent": [[step, ids] for step, ids in sorted(parts.items())]}
-    return dict(states[0])
+            names = batches.setdefault(step, [])
+            names.extend(name for name in ids if name not in names)
+    if not batches:
+        return dict(states[0])
+    return {**states[0], "recent": [[step, names] for step, names in sorted(batches.items())]}
 
 
 def vote_digest(accounts: Accounts, patience: Patience) -> int:
-    """A number below 2^62 of all that the outcome of a vote leads to.
-
-    Equal on all ranks, or they have parted.
+    """A number below 2^62 of all that a vote's outcome rests on: if it differs, ranks have parted.
 
     Tokens are left out: a caller may count its own.
     """
     steps = [accounts.num_steps, accounts.num_taken, accounts.num_skipped]
-    told = json.dumps([steps, asdict(patience)], sort_keys=True)
-    return int(digests.of_bytes(told.encode())[:15], 16)
+    text = json.dumps([steps, asdict(patience)], sort_keys=True)
+    return int(digests.of_bytes(text.encode())[:15], 16)
 
 
 def row_to_json(row: Row | None) -> dict[str, Any] | None:
@@ -146,17 +136,17 @@ def row_from_json(stored: Mapping[str, Any] | None) -> Row | None:
     return Row(**{name: _from_json(value) for name, value in stored.items()})
 
 
-def alarm_to_json(one: Alarm) -> dict[str, Any]:
+def alarm_to_json(alarm: Alarm) -> dict[str, Any]:
     """An alarm with its nonfinites as strings."""
-    return {name: _to_json(value) for name, value in asdict(one).items()}
+    return {name: _to_json(value) for name, value in asdict(alarm).items()}
 
 
 def alarm_from_json(stored: Mapping[str, Any]) -> Alarm:
     """The alarm that `alarm_to_json` wrote."""
-    words = ("signal", "sentence", "trigger")
-    return Alarm(
-        **{name: value if name in words else _from_json(value) for name, value in stored.items()}
-    )
+    fields = dict(stored)
+    for name in fields.keys() - {"signal", "sentence", "trigger"}:
+        fields[name] = _from_json(fields[name])
+    return Alarm(**fields)
 
 
 def _to_json(value: Any) -> Any:

@@ -1,7 +1,7 @@
-"""A copy of training state that takes an update back bit for bit, for optimizers that cannot be held back.
+"""A copy of training state that takes an update back bit for bit.
 
-It never multiplies or interpolates: every tensor is copied whole, so a NaN in what is undone leaves
-no trace.
+It is for optimizers that cannot be held back. It never multiplies or interpolates: every tensor is
+copied whole, so a NaN in what is undone leaves no trace.
 
 The price is a second copy of parameters and moments in memory, and one pass over both a step;
 deciding before `optimizer.step()` costs neither, and is the normal way. Replicated, FSDP2 and
@@ -34,7 +34,7 @@ class Stateful(Protocol):
         ...
 
 
-class Held:
+class UndoCopy:
     """`take` before the update, `put_back` if it must not have been.
 
     `tensors`: whatever the update changes in place: parameters, those of an EMA, buffers.
@@ -66,10 +66,9 @@ class Held:
         else:
             self._copies = [_local(tensor).clone() for tensor in self._tensors]
         if self._optimizer is not None:
-            self._moments = {
-                parameter: {name: _copied(value) for name, value in state.items()}
-                for parameter, state in self._optimizer.state.items()
-            }
+            self._moments = {}
+            for parameter, state in self._optimizer.state.items():
+                self._moments[parameter] = {name: _copied(value) for name, value in state.items()}
             self._groups = [_settings(group) for group in self._optimizer.param_groups]
         self._states = [deepcopy(dict(other.state_dict())) for other in self._others]
         self._is_taken = True
@@ -92,17 +91,19 @@ class Held:
         self._is_taken = False
 
     def _put_optimizer_back(self, optimizer: torch.optim.Optimizer) -> None:
-        for parameter in [one for one in optimizer.state if one not in self._moments]:
-            del optimizer.state[parameter]
-        for parameter, held in self._moments.items():
+        for parameter in list(optimizer.state):
+            if parameter not in self._moments:
+                del optimizer.state[parameter]
+        for parameter, copies in self._moments.items():
             state = optimizer.state[parameter]
-            for name in [one for one in state if one not in held]:
-                del state[name]
-            for name, value in held.items():
-                if isinstance(value, Tensor) and isinstance(state.get(name), Tensor):
-                    _local(state[name]).copy_(value)
+            for name in list(state):
+                if name not in copies:
+                    del state[name]
+            for name, copy in copies.items():
+                if isinstance(copy, Tensor) and isinstance(state.get(name), Tensor):
+                    _local(state[name]).copy_(copy)
                 else:
-                    state[name] = value
+                    state[name] = copy
         for group, settings in zip(optimizer.param_groups, self._groups, strict=True):
             group.update(deepcopy(settings))
 
