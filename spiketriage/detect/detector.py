@@ -28,7 +28,7 @@ SCHEMA = 1  # of Detector.state()
 # another.
 # The gradient norm's floor makes its band at least 2.9 times its median: at 3 a healthy history of
 # the prototype was quiet, at 2.5 it was not (prototype.md §3).
-SIGNALS: Mapping[str, Signal] = {
+_SIGNALS: Mapping[str, Signal] = {
     # A loss that falls lastingly is learning, or the next epoch; what falls out of the band is an
     # alarm all the same.
     "loss": Signal(
@@ -135,7 +135,7 @@ class Detector:
 
     def __init__(self, *, logs_at_will: bool = False) -> None:
         self._logs_at_will = logs_at_will
-        self._judges = {name: Judge(signal) for name, signal in SIGNALS.items()}
+        self._judges = {name: Judge(signal) for name, signal in _SIGNALS.items()}
         self._scaling = Scaling()
         self._loss_habit = 0  # training rows in a row with a loss
 
@@ -182,7 +182,7 @@ class Detector:
         Raises:
             ValueError: the state is of another version of the rules; begin anew then.
         """
-        if state.get("schema") != SCHEMA or set(state["signals"]) != set(SIGNALS):
+        if state.get("schema") != SCHEMA or set(state["signals"]) != set(_SIGNALS):
             raise ValueError(f"detector state of schema {state.get('schema')!r}, expected {SCHEMA}")
         made = cls(logs_at_will=state["logs_at_will"])
         made._loss_habit = state["loss_habit"]
@@ -215,7 +215,7 @@ def scan(trace: Trace) -> tuple[Alarm, ...]:
 
 
 def _rows(trace: Trace) -> Iterator[Row]:
-    columns = {name: _column(trace, name) for name in ("lr", "loss_scale", "skipped", *SIGNALS)}
+    columns = {name: _column(trace, name) for name in ("lr", "loss_scale", "skipped", *_SIGNALS)}
     for at, step in enumerate(np.asarray(trace.steps).tolist()):
         row = {name: values[at] for name, values in columns.items() if values is not None}
         yield Row(step=int(step), **row)
@@ -249,7 +249,7 @@ def _is_training(row: Row) -> bool:
 
 
 def _judged(row: Row, *, is_skip: bool) -> Iterator[tuple[str, float]]:
-    for name in SIGNALS:
+    for name in _SIGNALS:
         value = getattr(row, name)
         if value is None or (is_skip and name in _QUIET_IN_A_SKIP):
             continue

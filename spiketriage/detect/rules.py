@@ -55,7 +55,7 @@ SCALE_ROWS, SCALE_HALVINGS = 64, 5.0  # halvings below the median of recent loss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """One anomaly: `score` is the distance from `expected` in scales, infinite for a nonfinite value.
+    """One anomaly; `score` is the distance from `expected` in scales, infinite for a nonfinite.
 
     `step` is where it began, `raised_at` the step whose row made it known: later for a lasting
     shift only.
@@ -240,7 +240,7 @@ class Judge:
         return _Seen(step=step, value=value, score=score, shift=shift)
 
     def _outside(self, seen: _Seen) -> list[Alarm]:
-        """The value is out if it is beyond the bar, far off, or the second surprise on its side in three rows."""
+        """Alarms of a value beyond the bar, far off, or the second surprise in three rows."""
         if not self._band.is_ready:
             return self._starting(seen.step, seen.value)
         score, name, expected = abs(seen.score), self.signal.name, self._expected()
@@ -290,7 +290,7 @@ class Judge:
         return side * seen.score > SURPRISE and any(side * one.score > SURPRISE for one in before)
 
     def _starting(self, step: int, value: float) -> list[Alarm]:
-        """The coarse upward rule of a run's first rows, where nothing is known but that a start goes down.
+        """The coarse upward rule of a run's first rows, of which only the downward trend is known.
 
         A value is out if it exceeds the last three by three times the largest jump so far, and by
         `start`.
@@ -361,7 +361,7 @@ class Judge:
         ]
 
     def _shift(self) -> _Seen | None:
-        """The first of at least eight of the last ten rows that are far out on one side, if there are so many."""
+        """The first row of a shift, which is eight of the last ten far out on one side, or None."""
         for side in self.signal.shifts:
             beyond = [one for one in self._recent if side * one.shift > SHIFT_SCALES]
             if len(beyond) >= SHIFT_COUNT:
@@ -395,7 +395,7 @@ class Judge:
 
 
 class Scaling:
-    """Which rows are the normal overflow skips of fp16 loss scaling, and when they are normal no more."""
+    """Tells normal overflow skips of fp16 loss scaling from those that are normal no more."""
 
     def __init__(self) -> None:
         self._scales = Sorted(SCALE_ROWS)  # log2 of the loss scale in rows that were not skipped

@@ -1,4 +1,4 @@
-"""The harness: what a user writes once so that their own trainer can be replayed, `--harness package.module:factory`.
+"""The harness: what a user writes once so that their own trainer can be replayed.
 
 This module states the contract and never contains a trainer; what a harness cannot do it leaves out
 of `capabilities`.
@@ -53,7 +53,7 @@ class Harness(Protocol):
         ...
 
     def capabilities(self) -> frozenset[str]:
-        """The factor values that this harness can set, as `<factor>=<value>` (`kernel=math`, `loader=verified`).
+        """The factor values that this harness can set, as `<factor>=<value>` (`kernel=math`).
 
         Anything absent is reported as not testable, never as passed.
         """

@@ -1,14 +1,11 @@
-"""The native generation: a folder whose `MANIFEST.json` lists every file and field, and whose
-`COMPLETE` comes last.
+"""The generation on disk: a folder whose `MANIFEST.json` lists every file and field of it.
 
-`COMPLETE` holds the digest of the manifest; this module describes the files and never reads a
-tensor.
+`COMPLETE`, written last, holds the digest of the manifest. This module describes the files and
+never reads a tensor.
 
     step-000040/
-      tensors/.metadata __0_0.distcp …   torch.distributed.checkpoint; keys as `tensor_key` makes
-      them
-      rank-00000.json …                  what is no tensor: scheduler, scaler, guard, RNG, data
-      cursor
+      tensors/.metadata __0_0.distcp …  torch.distributed.checkpoint; keys by `tensor_key`
+      rank-00000.json …                 the rest: scheduler, scaler, guard, RNG, data cursor
       MANIFEST.json COMPLETE
 """
 
@@ -26,9 +23,8 @@ SCHEMA = "spiketriage.generation/2"
 MANIFEST_NAME = "MANIFEST.json"
 COMPLETE_NAME = "COMPLETE"
 PINNED_NAME = "PINNED"  # an operator's `touch`: retention leaves the generation alone
-BESIDE = frozenset(
-    {MANIFEST_NAME, COMPLETE_NAME, PINNED_NAME}
-)  # files that a manifest does not list
+# Files that a manifest does not list.
+BESIDE = frozenset({MANIFEST_NAME, COMPLETE_NAME, PINNED_NAME})
 TENSORS = "tensors"
 SUPERSEDED = "superseded"  # where a generation goes whose step is saved again
 GROUPS: Mapping[str, str] = {
@@ -87,16 +83,15 @@ def group_and_name(key: str) -> tuple[str, str] | None:
 
 
 def to_json(manifest: Manifest) -> dict[str, Any]:
-    """The manifest as the JSON object that is written to disk.
-
-    What a rank shares with the first is told once.
-    """
+    """The manifest as JSON; where a rank shares a group with the first, that rank's name stands."""
     value = {"schema": SCHEMA, **asdict(manifest)}
     first = manifest.tensors.get(rank_name(0), {})
     for rank, groups in manifest.tensors.items():
-        if rank != rank_name(0):
-            shared = (name for name, tensors in groups.items() if tensors == first.get(name))
-            value["tensors"][rank] |= dict.fromkeys(shared, rank_name(0))
+        if rank == rank_name(0):
+            continue
+        for group, tensors in groups.items():
+            if tensors == first.get(group):
+                value["tensors"][rank][group] = rank_name(0)
     return value
 
 
@@ -113,8 +108,7 @@ def from_json(value: Mapping[str, Any]) -> Manifest:
     fields["files"] = tuple(FileEntry(**entry) for entry in fields["files"])
     first = fields["tensors"].get(rank_name(0), {})
     fields["tensors"] = {
-        rank: {name: first[name] if held == rank_name(0) else held for name, held in groups.items()}
-        for rank, groups in fields["tensors"].items()
+        rank: _with_shared(groups, first) for rank, groups in fields["tensors"].items()
     }
     fields["nonfinite"] = {rank: tuple(names) for rank, names in fields["nonfinite"].items()}
     manifest = Manifest(**fields)
@@ -124,24 +118,35 @@ def from_json(value: Mapping[str, Any]) -> Manifest:
 
 
 def rank_disagreements(manifest: Manifest) -> tuple[str, ...]:
-    """One sentence for each rank whose parameters are not those that the first rank holds under the same name.
+    """One sentence for each rank whose parameters are not those of the first rank.
 
     A piece of a sharded tensor has a name of its own (`<name>@<mesh dimension>=<coordinate>`), so
     that what two ranks call alike is meant to be alike.
     """
-    held = {rank: groups.get("params", {}) for rank, groups in manifest.tensors.items()}
-    first = held.get(rank_name(0), {})
-    wrong = {
-        rank: sorted(n for n, digest in own.items() if first.get(n, digest) != digest)
-        for rank, own in held.items()
-    }
-    return tuple(
-        f"{manifest.generation}: ranks disagree: params of {rank} differ from "
-        f"{rank_name(0)} (tensor {_some(names)})"
-        for rank, names in wrong.items()
-        if names
-    )
+    first = manifest.tensors.get(rank_name(0), {}).get("params", {})
+    sentences = []
+    for rank, groups in manifest.tensors.items():
+        params = groups.get("params", {})
+        wrong = sorted(name for name, digest in params.items() if first.get(name, digest) != digest)
+        if wrong:
+            sentences.append(
+                f"{manifest.generation}: ranks disagree: params of {rank} differ from "
+                f"{rank_name(0)} (tensor {_some(wrong)})"
+            )
+    return tuple(sentences)
+
+
+def _with_shared(groups: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+    """A rank's digests by group, where the first rank's name stands for that rank's digests."""
+    digests = dict(groups)
+    for group, value in groups.items():
+        if value == rank_name(0):
+            digests[group] = first[group]
+    return digests
 
 
 def _some(names: list[str]) -> str:
-    return f"{', '.join(names[:MAX_NAMED])}{' …' if len(names) > MAX_NAMED else ''}"
+    shown = ", ".join(names[:MAX_NAMED])
+    if len(names) > MAX_NAMED:
+        return f"{shown} …"
+    return shown

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,7 +34,9 @@ pytest.importorskip("accelerate")
 ENTRY = ADAPTERS / "hf_entry.py"
 DOCUMENTS, RESTART, CRASH, FAULT, LAST = 820, 100, 103, 108, 120
 SHORT = (52, 104)  # the last steps of two epochs
-PEAK, WARMUP = 2e-3, 5
+# Calm on every processor that was tried (other kernels, other seeds): without the fault, no guard
+# skips a step, and the fault lies 15 scales and 2 nats out at least (`policy.FAR_SCALES`: 10 and 1).
+PEAK, WARMUP = 4e-3, 5
 RESUME = '        print(f"training from step {state.global_step + 1}", flush=True)\n'
 FORGET = '        if state.global_step:\n            objects["lr_scheduler"].last_epoch = 0\n'
 SAVED = [
@@ -112,14 +113,16 @@ def consumed(run: Adapted) -> set[str]:
 
 
 def let_rot(data: Path, names: set[str]) -> None:
-    """Overwrite documents where they lie; the index keeps saying what they were."""
+    """Blank documents where they lie, as a lost page reads; the index says what they were.
+
+    A model that never met a zero byte finds nothing stranger, on every machine alike.
+    """
     index = json.loads((data / "index.json").read_text(encoding="utf-8"))
-    chooser = random.Random(1)
     for row in (dict(zip(index["columns"], row, strict=True)) for row in index["documents"]):
         if row["id"] in names:
             with (data / row["shard"]).open("r+b") as shard:
                 shard.seek(row["offset_bytes"])
-                shard.write(chooser.randbytes(row["length_bytes"]))
+                shard.write(bytes(row["length_bytes"]))
 
 
 def by_step(run: Adapted) -> dict[int, StepRecord]:

@@ -25,7 +25,7 @@ from spiketriage.errors import UsageError
 from spiketriage.nouns.telemetry import Segment, StepRecord
 from spiketriage.readers.telemetry.run.native import read_segment
 from spiketriage.train.adapters.loop import PlainJob, PlainLoop, Step
-from spiketriage.train.adapters.parked import Parked
+from spiketriage.train.adapters.pausable import PausableLoop
 from spiketriage.train.adapters.source import Source
 from spiketriage.train.generations.rank_state import digest_state
 from spiketriage.train.generations.retention import Retention
@@ -277,24 +277,24 @@ def test_a_parked_loop_stands_still_until_it_is_let_go_and_tells_what_it_raised(
     def loop() -> None:
         try:
             for number in range(3):
-                parked.park()
+                pausable.pause()
                 seen.append((number, torch.is_grad_enabled()))
             raise KeyError("over")
         finally:
             seen.append("left")
 
-    parked = Parked(loop)
+    pausable = PausableLoop(loop)
     with torch.no_grad():
-        parked.go_on()
+        pausable.resume()
         assert seen == []
-        parked.go_on()
+        pausable.resume()
     assert seen == [(0, True)]
-    parked.end()
+    pausable.end()
     assert seen == [(0, True), "left"]
     with pytest.raises(UsageError, match="no further step"):
-        parked.go_on()
-    parked = Parked(loop)
+        pausable.resume()
+    pausable = PausableLoop(loop)
     for _ in range(3):
-        parked.go_on()
+        pausable.resume()
     with pytest.raises(KeyError, match="over"):
-        parked.go_on()
+        pausable.resume()

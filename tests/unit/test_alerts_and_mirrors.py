@@ -156,7 +156,7 @@ def test_a_recorded_nan_is_told_unless_a_guard_judged_it_or_a_loss_scaler_skips_
                     step.log({"loss_scale": 1024.0, "grad/norm": float("inf")})
                 if number == 4:
                     step.tensor("local_gradient", "w", torch.tensor([1.0, float("inf")]))
-            until(lambda: recorder._lane.num_waiting == 0)
+            until(lambda: recorder._queue.num_waiting == 0)
         until(out.exists)
     alerts.close()
     (sent,) = [json.loads(line) for line in out.read_text().splitlines()]

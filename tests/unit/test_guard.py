@@ -20,14 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recording import IDENTITY, ROOT
 
-from spiketriage.detect.detector import SIGNALS, Trigger
+from spiketriage.detect.detector import Trigger
 from spiketriage.detect.rules import alarm
 from spiketriage.errors import EvidenceError, GuardStopError, UsageError
 from spiketriage.readers.telemetry.run.native import read_segment
 from spiketriage.train.guarding.guard import Decision, Guard, Policy
 from spiketriage.train.guarding.policy import (
     ACTIONS,
-    INTERVENTION_SCALES,
     KINDS,
     is_far_out,
     kind_of,
@@ -122,7 +121,7 @@ def test_put_back_removes_the_moments_that_the_first_update_made() -> None:
     "odd",
     [
         {"loss_sum": 8 * 3.0},
-        {"loss_sum": 8 * 1.0},
+        {"loss_sum": 8 * 0.5},
         {"grad_norm": torch.tensor(100.0)},
         {"grad_norm": 0.01},
         {"loss_sum": 8 * 9.0, "grad_norm": 50.0},
@@ -157,12 +156,26 @@ def test_an_outlier_interferes_from_its_own_bar_on_and_a_nonfinite_always(action
     assert policy.action("nonfinite", 1, is_far_out=False) == action
 
 
-def test_how_far_out_an_outlier_has_to_be_is_beyond_every_paging_bar() -> None:
-    outlier = alarm("grad_norm", "band", 1, "far", score=INTERVENTION_SCALES)
-    assert is_far_out(outlier)
-    assert not is_far_out(replace(outlier, score=INTERVENTION_SCALES - 0.1))
+@pytest.mark.parametrize(
+    ("signal", "value", "expected", "score", "is_far"),
+    [
+        ("loss", 3.2, 2.0, 30.0, True),
+        ("loss", 0.8, 2.0, 30.0, True),
+        ("loss", 2.6, 2.0, 19.8, False),  # the farthest of healthy benchmarks
+        ("loss", 5.0, 2.0, 9.0, False),  # a noisy run
+        ("grad_norm", 40.0, 1.0, 20.0, True),
+        ("grad_norm", 0.02, 1.0, 20.0, True),
+        ("grad_norm", 17.5, 1.0, 19.1, False),  # of a healthy fine-tuning run
+        ("grad_norm", 3.6, 0.4, 14.0, False),
+        ("attention_max", 900.0, 1.0, 40.0, False),
+    ],
+)
+def test_only_what_is_far_out_in_scales_and_in_absolute_terms_is_interfered_with(
+    signal: str, value: float, expected: float, score: float, is_far: bool
+) -> None:
+    outlier = alarm(signal, "band", 1, "out", value=value, expected=expected, score=score)
+    assert is_far_out(outlier) == is_far
     assert not is_far_out(replace(outlier, trigger="start-up"))
-    assert all(1.5 * signal.sure < INTERVENTION_SCALES for signal in SIGNALS.values())
 
 
 def test_at_the_start_an_outlier_pages_and_only_a_nonfinite_is_skipped() -> None:

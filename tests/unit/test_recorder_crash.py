@@ -160,7 +160,7 @@ def test_closing_on_a_disk_that_never_comes_back_ends(tmp_path: Path) -> None:
         recorder.close(timeout_s=0.1)
     with drained(reader):
         # Let the thread that was left behind go, so that no other test meets it.
-        recorder._lane.close(60)
+        recorder._queue.close(60)
         os.close(recorder._file.descriptor)
 
 

@@ -80,7 +80,7 @@ class Staging:
         ]
 
     def replace(self, number: int, data: bytes, source: str | None = None) -> None:
-        """Give document `number` other bytes of the same length before index and shards are written."""
+        """Give document `number` other bytes of the same length, before anything is written."""
         document = self.documents[number]
         if len(data) != len(document.data):
             raise UsageError(
@@ -89,7 +89,7 @@ class Staging:
         self.documents[number] = PlannedDocument(source=source or document.source, data=data)
 
     def rot(self, number: int, data: bytes) -> None:
-        """Change document `number` on disk after the index was written, during the pause before the restart."""
+        """Change document `number` on disk in the pause before the restart; the index stays."""
         self.rotten[number] = data
 
     def edit_code(self, file: str, old: str, new: str) -> None:
@@ -97,7 +97,7 @@ class Staging:
         self.edits.append(Edit(file=file, old=old, new=new))
 
     def hook(self, **arguments: Any) -> None:
-        """Let the fault's own `before_load` and `before_step` act inside the processes of the second attempt."""
+        """Let the fault's `before_load` and `before_step` act in the second attempt's processes."""
         self.hook_arguments = arguments
 
 

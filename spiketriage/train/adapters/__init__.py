@@ -1,4 +1,4 @@
-"""Adapters: somebody's own loop or framework, recorded, guarded, saved and replayed by the same code.
+"""Adapters: somebody's own loop or framework, recorded, guarded, saved and replayed alike.
 
 Nothing outside this folder imports an adapter; each imports its framework only when it is used.
 """

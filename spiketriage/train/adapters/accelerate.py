@@ -3,18 +3,22 @@
 It never runs a forward pass, a clipping or a scheduler itself: it listens where the loop calls
 `accelerate`.
 
-    def train(loop):                                # builds everything; runs in production and in
-    every replay
+    def train(loop):  # builds everything; runs in production and in every replay
         accelerator = Accelerator(gradient_accumulation_steps=2)
         model, optimizer, loader, scheduler = accelerator.prepare(…)
-        loop.take(accelerator, model=model, optimizer=optimizer, loader=loader, scheduler=scheduler,
-        max_norm=1.0)
+        loop.take(
+            accelerator,
+            model=model,
+            optimizer=optimizer,
+            loader=loader,
+            scheduler=scheduler,
+            max_norm=1.0,
+        )
         for batches in loop.epochs(num_steps=1000):
-            for batch in batches:                   # in place of `for batch in loader`
+            for batch in batches:  # in place of `for batch in loader`
                 with accelerator.accumulate(model):
-                    loss_sum, num_tokens = …        # nats, summed over valid tokens of this rank
-                    loop.loss(loss_sum, num_tokens) # optional: else the mean that goes into
-                    `backward` counts
+                    loss_sum, num_tokens = …  # nats, summed over valid tokens of this rank
+                    loop.loss(loss_sum, num_tokens)  # else the mean that `backward` gets counts
                     accelerator.backward(loss_sum / num_tokens)
                     if accelerator.sync_gradients:
                         accelerator.clip_grad_norm_(model.parameters(), 1.0)
@@ -31,27 +35,22 @@ It never runs a forward pass, a clipping or a scheduler itself: it listens where
 What a replay rests on (accelerate 1.15):
 
 - `DataLoaderShard` reads one batch ahead, to know which one is the last. Here the data themselves
-  say which one is, so
-  nothing is read ahead, and the loop is parked exactly between two steps.
+  say which one is, so nothing is read ahead, and the loop pauses exactly between two steps.
 - On the last micro-batch of an epoch accelerate steps, however few there are, with the loss still
-  divided by the whole
-  number, and counts afresh: a loop that goes on from any step boundary therefore stands where it
-  would have stood.
+  divided by the whole number, and counts afresh: a loop that goes on from any step boundary
+  therefore stands where it would have stood.
 - A step that is held back looks to accelerate like one that overflowed:
-  `optimizer.step_was_skipped`, by which a
-  prepared scheduler stays. An average of the weights must ask the same: `if not
-  optimizer.step_was_skipped:`.
+  `optimizer.step_was_skipped`, by which a prepared scheduler stays. An average of the weights must
+  ask the same: `if not optimizer.step_was_skipped:`.
 - A loop keeps nothing between steps beside what it handed over. In a probe it runs a step without
   an update.
 - A lone process under torchrun is not wrapped in DDP, whatever the launcher says: the desk's
   launcher says so.
 
 DDP on more than two ranks (it lays out its buckets anew after its first step, so that a sum may
-round otherwise), fp16
-with a loss scale, FSDP, DeepSpeed and XLA are untested; Megatron-LM and LOMO, whose steps are the
-engine's, do not
-work. A probe takes no overrides of precision or kernel. A loader that dispatches from rank 0 is
-refused.
+round otherwise), fp16 with a loss scale, FSDP, DeepSpeed and XLA are untested; Megatron-LM and
+LOMO, whose steps are the engine's, do not work. A probe takes no overrides of precision or kernel.
+A loader that dispatches from rank 0 is refused.
 """
 
 from __future__ import annotations

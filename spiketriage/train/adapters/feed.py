@@ -1,6 +1,6 @@
-"""The two sides that a session can stand on, as one contract: production, and a replay.
+"""What stands behind a session, as one contract that production and a replay both fulfil.
 
-This module states the contract; `production` and `replay` fulfil it.
+This module states what a session and its feed may ask of each other; it does nothing itself.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from spiketriage.train.adapters.source import Micro
 from spiketriage.train.adapters.state import Parts
@@ -18,8 +18,23 @@ from spiketriage.train.harness import Loaded
 from spiketriage.train.recording.recorder import Recorder
 from spiketriage.train.recording.step_recorder import StepRecorder
 
-if TYPE_CHECKING:
-    from spiketriage.train.adapters.session import Session
+
+class SessionView(Protocol):
+    """What a feed may know of the session that it serves.
+
+    The cursor is the next micro-batch: its epoch and its place (`at`) there. `is_save_due` says
+    that the framework asked for a generation.
+    """
+
+    parts: Parts
+    last_step: int
+    epoch_number: int
+    at: int
+    is_save_due: bool
+
+    def state(self) -> RankState:
+        """Everything that this rank needs to go on, as it stands in memory."""
+        ...
 
 
 class Feed(Protocol):
@@ -37,15 +52,12 @@ class Feed(Protocol):
     left_out: frozenset[str]
     probe: StepRecorder | None
 
-    def opened(self, session: Session) -> None:
+    def opened(self, session: SessionView) -> None:
         """The parts are there; nothing is restored yet."""
         ...
 
     def guard(self, policy: Policy, saved: Mapping[str, Any]) -> Guard:
-        """The guard, with what a generation saved of it (empty: nothing).
-
-        It outlives a rollback.
-        """
+        """The guard, with what a generation saved of it, if any; it outlives a rollback."""
         ...
 
     def read(self, generation: Path, parts: Parts) -> RankState:
@@ -56,18 +68,18 @@ class Feed(Protocol):
         """What was held at the last moment before the first step."""
         ...
 
-    def between(self, session: Session) -> None:
+    def between(self, session: SessionView) -> None:
         """No step is under way; returns when the next one is to be run."""
         ...
 
-    def finish(self, session: Session) -> None:
+    def finish(self, session: SessionView) -> None:
         """No further step will come."""
         ...
 
-    def micros(self, session: Session) -> Iterator[Micro]:
+    def micros(self, session: SessionView) -> Iterator[Micro]:
         """The micro-batches of the epoch, from the session's cursor on."""
         ...
 
-    def step(self, session: Session) -> AbstractContextManager[StepRecorder]:
+    def step(self, session: SessionView) -> AbstractContextManager[StepRecorder]:
         """Opens the record of the next step."""
         ...

@@ -1,4 +1,4 @@
-"""The way to hold back one update of an optimizer that accelerate has wrapped, as a loss scale's overflow would.
+"""How to hold back one update of an optimizer that accelerate has wrapped, as an overflow would.
 
 It never steps an optimizer on its own account.
 """

@@ -1,12 +1,10 @@
-"""The Hugging Face `Trainer`, recorded, guarded, saved and replayed: its own loop runs, and this
-adapter listens.
+"""The Hugging Face `Trainer`, recorded, guarded, saved and replayed: its own loop runs, we listen.
 
 It never re-implements the inner loop and never changes a loss, a gradient or a batch.
 
-    def make_trainer(run):                  # builds everything; runs in production and in every
-    replay
-        return Trainer(model=…, args=TrainingArguments(run / "hf", …), train_dataset=…,
-        data_collator=…)
+    def make_trainer(run):  # builds everything; runs in production and in every replay
+        args = TrainingArguments(run / "hf", …)
+        return Trainer(model=…, args=args, train_dataset=…, data_collator=…)
 
     job = HfJob(make_trainer, policy=Policy())
     factory = job.harness
@@ -15,20 +13,17 @@ It never re-implements the inner loop and never changes a loss, a gradient or a 
         job.train(Path("run"))
 
 Generations are saved where the trainer saves (`save_strategy`, `save_steps`), or every `save_every`
-steps, and resumed
-from: not by `resume_from_checkpoint`. The norm and the gradients are taken before the trainer
-clips, and the loss of
-every micro-batch before it is averaged over `logging_steps` and before `logging_nan_inf_filter`
-hides a NaN.
+steps, and the job resumes from them, not by `resume_from_checkpoint`. The norm and the gradients
+are taken before the trainer clips, and the loss of every micro-batch before it is averaged over
+`logging_steps` and before `logging_nan_inf_filter` hides a NaN.
 
 - Data: a map-style data set (`source` says how it is read); not `dispatch_batches`, not an
   `IterableDataset`.
 - Parallelism: one process, and DDP. FSDP, DeepSpeed, tensor and context parallelism, and fp16 are
   untested.
 - In a replay the callbacks of `transformers.integrations` (trackers) are left out and nothing is
-  saved; evaluation
-  runs, since it may draw random numbers. `state.epoch` of an epoch that was resumed midway is only
-  near.
+  saved; evaluation runs, since it may draw random numbers. `state.epoch` of an epoch that was
+  resumed midway is only near.
 - A trial that leaves a step out just before an epoch whose last step is short cannot be run.
 
 Written against transformers 5.24: it wraps `Trainer._run_epoch`, which is private, to begin in the

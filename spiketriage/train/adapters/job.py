@@ -1,4 +1,4 @@
-"""A job: the user's loop with everything around it, run as production or handed to the desk as a harness.
+"""A job: the user's loop with everything around it, run as production or replayed by the desk.
 
 It never knows a framework: adapters give it a function that builds all objects and runs the loop in
 a session.

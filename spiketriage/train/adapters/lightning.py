@@ -1,13 +1,11 @@
-"""Lightning: the `Trainer`'s own loop, recorded, guarded and replayed, with one word changed in
-`trainer.fit(…)`.
+"""Lightning: the `Trainer`'s own loop, recorded, guarded and replayed, through `loop.fit`.
 
 It never replaces a hook of the user's module for good, and never computes a loss itself.
 
-    def train(loop):                                # builds everything; runs in production and in
-    every replay
+    def train(loop):  # builds everything; runs in production and in every replay
         module, loader = …
         trainer = Trainer(accumulate_grad_batches=2, gradient_clip_val=1.0, max_steps=1000, …)
-        loop.fit(trainer, module, loader)           # in place of trainer.fit(module, loader)
+        loop.fit(trainer, module, loader)  # in place of trainer.fit(module, loader)
 
     job = LightningJob(train, save_every=100, policy=Policy())
     factory = job.harness
@@ -16,38 +14,30 @@ It never replaces a hook of the user's module for good, and never computes a los
         job.train(Path("run"))
 
 `training_step` may return `{"loss": mean, "loss_sum": …, "num_tokens": …, "per_sample": …}`; from
-the mean alone the
-sum is taken over the valid labels of the batch, or over its rows. Automatic optimization with one
-optimizer only.
+the mean alone the sum is taken over the valid labels of the batch, or over its rows. Automatic
+optimization with one optimizer only.
 
 What a replay rests on (Lightning 2.6, `training_epoch_loop.py`):
 
 - A loader of known length is asked for one batch at a time, inside `advance`, when everything of
-  the batch before is
-  over: schedulers, validation, hooks of the epoch's end. There the loop is parked, and there its
-  counters are put back:
-  it then goes on as if it had never stopped. (Lightning's own resume takes another way at first: it
-  counts a batch
-  twice for its loggers, and leaves out a plateau's scheduler at the end of the epoch.)
+  the batch before is over: schedulers, validation, hooks of the epoch's end. There the loop pauses,
+  and there its counters are put back: it then goes on as if it had never stopped. (Lightning's own
+  resume takes another way at first: it counts a batch twice for its loggers, and leaves out a
+  plateau's scheduler at the end of the epoch.)
 - The closure with forward and backward runs inside `optimizer.step`, and the guard's word comes at
-  its end. So a step
-  is held back around `optimizer.step` itself, which is then not called: no moment, no counter
-  inside can change.
+  its end. So a step is held back around `optimizer.step` itself, which is then not called: no
+  moment, no counter inside can change.
 - `global_step` counts a step that was held back, schedulers with `interval="step"` do not.
 - The number of batches of an epoch need not divide by `accumulate_grad_batches`: Lightning steps on
-  the last one, with
-  its loss still divided by the whole number.
+  the last one, with its loss still divided by the whole number.
 - After a rollback that left out all that an epoch had left, that epoch ends without its validation.
 
 Hooks that run before the first batch (`on_fit_start`, `on_train_start`, `on_train_epoch_start`) see
-counters of 0 in a
-run that goes on from a generation. Sums that Lightning keeps over an epoch for its loggers start
-anew there, and what a
-plateau's scheduler is told of them with them. `on_train_batch_start` must not return -1. DDP is
-tested by hand on two
-ranks; it lays out its buckets anew after its first step, so that on more ranks a sum may round
-otherwise. Half
-precision with a loss scale, FSDP and DeepSpeed strategies are untested.
+counters of 0 in a run that goes on from a generation. Sums that Lightning keeps over an epoch for
+its loggers start anew there, and what a plateau's scheduler is told of them with them.
+`on_train_batch_start` must not return -1. DDP is tested by hand on two ranks; it lays out its
+buckets anew after its first step, so that on more ranks a sum may round otherwise. Half precision
+with a loss scale, FSDP and DeepSpeed strategies are untested.
 """
 
 from __future__ import annotations
@@ -83,7 +73,7 @@ class LightningLoop:
         schedule: Mapping[str, Any] | None = None,
         seed: int = 0,
     ) -> None:
-        """`trainer.fit(module, train_dataloader, val_dataloaders)`, from the newest generation on if there is one.
+        """`trainer.fit(module, train_dataloader, val_dataloaders)` from the newest generation on.
 
         `schedule` is the learning rate's, as `diagnosis.checks.lr_schedule` knows it; `seed` fixes
         the order of the data. In a replay the trainer's loggers, checkpoints and progress bars are
@@ -109,7 +99,9 @@ class LightningLoop:
 
 def _require_replayable(trainer: Any, module: LightningModule) -> None:
     refusals = {
-        "manual optimization: a step cannot be told from its batches": not module.automatic_optimization,
+        "manual optimization: a step cannot be told from its batches": (
+            not module.automatic_optimization
+        ),
         "GradientAccumulationScheduler: a step must have one number of micro-batches": any(
             isinstance(one, GradientAccumulationScheduler)
             and one.going_to_accumulate_grad_batches()

@@ -2,18 +2,22 @@
 
 It never computes a loss, and touches the optimizer only to clip.
 
-    def train(loop):                                # builds everything; runs in production and in
-    every replay
+    def train(loop):  # builds everything; runs in production and in every replay
         model, optimizer, scheduler, loader = …
-        loop.take(model=model, optimizer=optimizer, loader=loader, scheduler=scheduler, num_micro=2,
-        max_norm=1.0)
+        loop.take(
+            model=model,
+            optimizer=optimizer,
+            loader=loader,
+            scheduler=scheduler,
+            num_micro=2,
+            max_norm=1.0,
+        )
         for step in loop.steps(1000):
             for batch in step.batches:
-                loss_sum, num_tokens = …            # nats, summed over valid tokens of this rank
+                loss_sum, num_tokens = …  # nats, summed over valid tokens of this rank
                 (loss_sum / …).backward()
                 step.loss(loss_sum, num_tokens)
-            if step.may_update():                   # gradients on record and clipped, the guard
-            asked
+            if step.may_update():  # gradients on record and clipped, the guard asked
                 optimizer.step()
                 step.updated()
                 scheduler.step()
@@ -26,9 +30,8 @@ It never computes a loss, and touches the optimizer only to clip.
         job.train(Path("run"))
 
 A loop keeps nothing between steps beside what it handed to `take`, the loop variable included:
-where it goes on after
-a load, `step.number` says. In a probe the loop runs a step without an update, and everything handed
-over is put back.
+where it goes on after a load, `step.number` says. In a probe the loop runs a step without an
+update, and everything handed over is put back.
 """
 
 from __future__ import annotations

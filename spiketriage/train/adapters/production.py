@@ -1,6 +1,4 @@
-"""The production side of a session.
-
-Real data in order, records into the run's telemetry, generations when due.
+"""The production side of a session: data in order, telemetry into the run, generations when due.
 
 It never judges a step; a rollback or stop is carried out, not decided, here.
 """
@@ -18,7 +16,7 @@ import torch.distributed as dist
 from spiketriage import durable
 from spiketriage.digests import of_file
 from spiketriage.nouns.telemetry import Identity
-from spiketriage.train.adapters.session import Session
+from spiketriage.train.adapters.feed import SessionView
 from spiketriage.train.adapters.source import Micro
 from spiketriage.train.adapters.state import Parts
 from spiketriage.train.generations.generation import (
@@ -41,9 +39,7 @@ LEFT_OUT = "left_out.json"  # beside the generations: what rollbacks took out of
 
 
 class Production:
-    """One process of the job itself.
-
-    It lives through rollbacks, each of which begins a new session and segment.
+    """One process of the job itself; each rollback begins a new session and segment in it.
 
     `deploy` puts code and config into the run and returns the code's folder there.
     """
@@ -70,11 +66,8 @@ class Production:
         self._saved_step = -1
         self._is_back = False
 
-    def opened(self, session: Session) -> None:
-        """A new segment of telemetry, after code and config are in the run.
-
-        The segment's identity is theirs.
-        """
+    def opened(self, session: SessionView) -> None:
+        """Put code and config into the run, then open a segment that has their identity."""
         self._parts = session.parts
         self._identity = identity = identity_of(
             self.run, self._deploy(session.parts), session.parts
@@ -87,10 +80,9 @@ class Production:
     def guard(self, policy: Policy, saved: Mapping[str, Any]) -> Guard:
         """The one guard of this process: after a rollback its patience stays."""
         if self._guard is None:
+            known_good = None
             if policy.may_roll_back:
                 known_good = self._known_good
-            else:
-                known_good = None
             self._guard = Guard(policy, state=saved or None, known_good=known_good)
         else:
             self._guard.rolled_back(saved or None)
@@ -99,9 +91,8 @@ class Production:
     def read(self, generation: Path, parts: Parts) -> RankState:
         """This rank's state, every file and field of the generation verified."""
         state = load_verified(generation, dict(parts.model.named_parameters()))
-        self._saved_step = int(
-            state.cursor["step"]
-        )  # a job that is over already has nothing to save
+        # A job that is over already has nothing to save.
+        self._saved_step = int(state.cursor["step"])
         return state
 
     def loaded(self, loaded: Loaded) -> None:
@@ -116,7 +107,7 @@ class Production:
             tensors=loaded.digests.tensors,
         )
 
-    def between(self, session: Session) -> None:
+    def between(self, session: SessionView) -> None:
         """Save what is due; then the first rank deletes what need not stay."""
         every = self.save_every
         is_due = session.is_save_due or (every is not None and session.last_step % every == 0)
@@ -132,15 +123,15 @@ class Production:
                 retain(self.run / "checkpoints", self._retention, newest_step=session.last_step)
         session.is_save_due = False
 
-    def micros(self, session: Session) -> Iterator[Micro]:
+    def micros(self, session: SessionView) -> Iterator[Micro]:
         """The loader's own, from the cursor on."""
         return session.parts.source.epoch(session.epoch_number, session.at, self.left_out)
 
-    def step(self, session: Session) -> AbstractContextManager[StepRecorder]:
+    def step(self, session: SessionView) -> AbstractContextManager[StepRecorder]:
         """The next step by number."""
         return self.recorder.step(session.last_step + 1)
 
-    def finish(self, session: Session) -> None:
+    def finish(self, session: SessionView) -> None:
         """The loop is through: save what is still due."""
         self.between(session)
 
@@ -150,10 +141,7 @@ class Production:
             self.recorder.close()
 
     def roll_back(self, generation: Any) -> None:
-        """Begin again from `generation`, without what the guard leaves out.
-
-        The run keeps note of that.
-        """
+        """Begin again from `generation`, without what the guard leaves out; the run takes note."""
         assert self._guard is not None
         self.close()
         self._is_back = True
@@ -163,10 +151,10 @@ class Production:
             durable.write(self.run / LEFT_OUT, json.dumps(sorted(self.left_out)).encode())
 
     def _known_good(self, before: int) -> str | None:
-        found = newest_known_good(self.run / "checkpoints", before)
-        if found is None:
+        generation = newest_known_good(self.run / "checkpoints", before)
+        if generation is None:
             return None
-        return str(found)
+        return str(generation)
 
 
 def read_left_out(run: Path) -> frozenset[str]:
@@ -196,11 +184,12 @@ def identity_of(run: Path, code: Path, parts: Parts) -> Identity:
 def provenance(identity: Identity, parts: Parts, run: Path) -> Provenance:
     """What produced a generation."""
     index = run / "data" / "index.json"
+    schedule: dict[str, Any] = {}
+    if parts.schedule:
+        schedule = {**parts.schedule, "counts": "updates"}  # it steps with the optimizer
     return Provenance(
         hparams=parts.hparams,
-        schedule={**parts.schedule, "counts": "updates"}
-        if parts.schedule
-        else {},  # it steps with the optimizer
+        schedule=schedule,
         code_path=identity.code_path,
         code_digest=identity.code_digest,
         config_digest=identity.config_digest,

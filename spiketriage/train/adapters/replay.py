@@ -1,6 +1,4 @@
-"""The replay side of a session, and the harness that the desk drives.
-
-The job's own loop, parked between steps.
+"""The replay side of a session, and the harness that the desk drives: the job's own loop, paused.
 
 It never writes into the run and never runs a loop of its own.
 """
@@ -16,10 +14,12 @@ from typing import Any, cast
 
 from spiketriage.errors import UsageError
 from spiketriage.nouns.telemetry import Identity
-from spiketriage.train.adapters.parked import Parked
+from spiketriage.train.adapters.clip_link import learning_rate
+from spiketriage.train.adapters.feed import SessionView
+from spiketriage.train.adapters.pausable import PausableLoop
 from spiketriage.train.adapters.production import identity_of, read_left_out
 from spiketriage.train.adapters.session import Session
-from spiketriage.train.adapters.source import Micro, Raw, Wanted
+from spiketriage.train.adapters.source import Micro, MicroName, Raw, ids_of
 from spiketriage.train.adapters.state import Parts
 from spiketriage.train.adapters.untouched import untouched
 from spiketriage.train.generations.generation import load_verified
@@ -49,8 +49,8 @@ class _NoRecorder:
         """Nothing."""
 
 
-class Fed:
-    """A session's feed whose steps are handed over one by one; between them the loop is parked."""
+class ReplayFeed:
+    """A session's feed whose steps are handed over one by one; between them the loop is paused."""
 
     acts = False
 
@@ -61,21 +61,17 @@ class Fed:
         self.probe: StepRecorder | None = None
         self.number = 0
         self.queue: deque[Micro] = deque()
-        self.park: Callable[[], None] = lambda: None
+        self.pause: Callable[[], None] = lambda: None
 
-    def opened(self, session: Session) -> None:
+    def opened(self, session: SessionView) -> None:
         """Nothing is to be opened."""
 
     def guard(self, policy: Policy, saved: Mapping[str, Any]) -> Guard:
-        """A guard that decides as production's did.
-
-        Where that rolled back or stopped, the update is left out.
-        """
-        return Guard(
-            policy,
-            state=saved or None,
-            known_good=(lambda before: None) if policy.may_roll_back else None,
-        )
+        """A guard that decides as production's did; where it ends the run, no update is taken."""
+        known_good: Callable[[int], Any] | None = None
+        if policy.may_roll_back:
+            known_good = _no_generation
+        return Guard(policy, state=saved or None, known_good=known_good)
 
     def read(self, generation: Path, parts: Parts) -> RankState:
         """This rank's state; what the loop's own code then makes of it is the `deployed` loader."""
@@ -84,14 +80,14 @@ class Fed:
     def loaded(self, loaded: Loaded) -> None:
         """The harness asks the session."""
 
-    def between(self, session: Session) -> None:
+    def between(self, session: SessionView) -> None:
         """Stand still until a step is handed over."""
-        self.park()
+        self.pause()
 
-    def finish(self, session: Session) -> None:
+    def finish(self, session: SessionView) -> None:
         """A replay saves nothing."""
 
-    def micros(self, session: Session) -> Iterator[Micro]:
+    def micros(self, session: SessionView) -> Iterator[Micro]:
         """What was handed over, step by step."""
         while True:
             if not self.queue:
@@ -99,11 +95,15 @@ class Fed:
                 return
             yield self.queue.popleft()
 
-    def step(self, session: Session) -> AbstractContextManager[StepRecorder]:
+    def step(self, session: SessionView) -> AbstractContextManager[StepRecorder]:
         """The chain of the trial, or the record of a probe."""
         if self.probe is None:
             return self.recorder.step(self.number)
         return nullcontext(self.probe)
+
+
+def _no_generation(before: int) -> None:
+    """A replay rolls back to nowhere: its guard then stops, which only leaves the update out."""
 
 
 class Replay:
@@ -124,37 +124,31 @@ class Replay:
         return frozenset({"loader=deployed", "loader=verified"}) | self._session.parts.capabilities
 
     def load(self, generation: Path, loader: str) -> Loaded:
-        """End the loop that stands, and let a new one on new objects come to its first step from `generation`."""
-        self._parked.end()
+        """End the paused loop, and bring a new one on new objects to its first step."""
+        self._pausable.end()
         self._begin(generation, loader)
         assert self._session.loaded is not None
         return self._session.loaded
 
     def ids(self, step: int) -> Any:
         """This rank's batch at `step`, from the loaded cursor on."""
-        for number, wanted in self._steps():
+        for number, names in self._steps():
             if number == step:
-                first = wanted[0]
-                return {
-                    "epoch": first.epoch,
-                    "at": first.at,
-                    "micros": [list(one.keys) for one in wanted],
-                }
+                return ids_of(names)
         raise UsageError(f"step {step} lies before the loaded cursor")
 
     def read(self, ids: Any) -> list[Raw]:
         """The examples of every micro-batch."""
         source = self._session.parts.source
-        result: list[Raw] = []
-        for n, keys in enumerate(ids["micros"]):
-            result.append(
-                source.read(Wanted(epoch=ids["epoch"], at=ids["at"] + n, keys=tuple(keys)))
-            )
-        return result
+        micros: list[Raw] = []
+        for number, keys in enumerate(ids["micros"]):
+            name = MicroName(epoch=ids["epoch"], at=ids["at"] + number, keys=tuple(keys))
+            micros.append(source.read(name))
+        return micros
 
     def build(self, raw: list[Raw]) -> list[Micro]:
         """Those micro-batches, collated as the loader does."""
-        return [self._session.parts.source.build(one) for one in raw]
+        return [self._session.parts.source.build(micro) for micro in raw]
 
     def forward_backward(
         self, batch: list[Micro], overrides: Overrides, record: StepRecorder
@@ -168,7 +162,7 @@ class Replay:
                 return
             feed.queue.extend(batch)
             with untouched(session.parts.model):
-                self._parked.go_on()
+                self._pausable.resume()
         finally:
             feed.probe = None
 
@@ -176,40 +170,36 @@ class Replay:
         """Hand a step over, and let the loop run it."""
         feed = self._feed
         feed.recorder, feed.number = recorder, step
-        feed.queue.extend(self.build(self.read(self.ids(step) if ids is None else ids)))
-        self._parked.go_on()
+        if ids is None:
+            ids = self.ids(step)
+        feed.queue.extend(self.build(self.read(ids)))
+        self._pausable.resume()
         if self._session.last_step != step:
             raise UsageError(f"the loop ended without having taken step {step}")
 
     def lr(self, step: int) -> float:
-        """The learning rate of the next step, whatever its number.
-
-        Schedules are the framework's.
-        """
-        return float(self._session.parts.optimizer.param_groups[0]["lr"])
+        """The rate of the next step, whatever its number: schedules are the framework's."""
+        return learning_rate(self._session.parts)
 
     def hparams(self) -> Mapping[str, Any]:
         """As the adapter read them off the framework."""
         return self._session.parts.hparams
 
     def _begin(self, generation: Path | None, loader: str) -> None:
-        self._feed = Fed(self.context.run, generation=generation, loader=loader)
+        self._feed = ReplayFeed(self.context.run, generation=generation, loader=loader)
         self._session = session = Session(self._feed, self._policy)
-        self._parked = Parked(lambda: self._loop(session))
-        self._feed.park = self._parked.park
-        self._parked.go_on()
+        self._pausable = PausableLoop(lambda: self._loop(session))
+        self._feed.pause = self._pausable.pause
+        self._pausable.resume()
         self._start = (session.last_step, session.epoch_number, session.at)
 
-    def _steps(self) -> Iterator[tuple[int, list[Wanted]]]:
-        """Every step's micro-batches from the loaded cursor on.
-
-        The last of an epoch may have fewer.
-        """
+    def _steps(self) -> Iterator[tuple[int, list[MicroName]]]:
+        """Names of every step's micro-batches from the loaded cursor on; an epoch may end short."""
         number, epoch, at = self._start
         parts = self._session.parts
         while True:
-            names = parts.source.names(epoch, at, self._feed.left_out)
-            while wanted := list(islice(names, parts.num_micro)):
+            left = parts.source.names(epoch, at, self._feed.left_out)
+            while names := list(islice(left, parts.num_micro)):
                 number += 1
-                yield number, wanted
+                yield number, names
             epoch, at = epoch + 1, 0

@@ -1,4 +1,4 @@
-"""Documents in shards with their index, so that the desk can check what was consumed against what was written.
+"""Documents in shards with their index, so that what was consumed can be checked later.
 
 It never tokenizes: a document is its bytes.
 """

@@ -1,35 +1,31 @@
-"""One training loop as this package sees it: every step recorded, judged and saved, by production
-and replay alike.
+"""One training loop as this package sees it: every step recorded, judged and saved.
 
-It never runs a forward pass or an optimizer itself: a loop or a framework's adapter tells it what
-happens, in order:
+Production and replay use it alike. It never runs a forward pass or an optimizer itself: a loop or a
+framework's adapter tells it what happens, in order:
 
-    session.take(parts)                 # everything is built; the generation to begin from is put
-    in
-    for batch in session.epoch():       # micro-batches, from the cursor to the end of the epoch
-        session.begin()                 # opens the step at its first micro-batch; takes note of the
-        others
-        session.micro()                 # before each forward
+    session.take(parts)  # everything is built; the generation to begin from is put in
+    for batch in session.epoch():  # micro-batches, from the cursor to the end of the epoch
+        session.begin()  # opens the step at its first micro-batch; takes note of the others
+        session.micro()  # before each forward
         session.loss(loss_sum, num_tokens)
-        norm = session.reduced()        # after the last backward, gradients unscaled, before
-        clipping
-        if session.may_update(norm):    # the guard's word
-            …clip by norm, optimizer.step(), scheduler.step()…
-            session.updated()           # before the scheduler's step and before zero_grad
-        …zero_grad…
+        norm = session.reduced()  # after the last backward, unscaled, before clipping
+        if session.may_update(norm):  # the guard's word
+            …  # clip by norm, optimizer.step()
+            session.updated()  # before the scheduler's step and before zero_grad
+            …  # scheduler.step()
+        …  # zero_grad
         session.end()
 
 Between steps (no step open, no micro-batch fetched) `epoch` saves what is due, or stands still
-until a replay feeds the
-next step: a framework must not fetch the first batch of a step before the step before has ended.
+until a replay feeds the next step: a framework must not fetch the first batch of a step before the
+step before has ended.
 """
 
 # B rows, T positions.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -40,18 +36,18 @@ import torch.distributed as dist
 from torch import Tensor
 
 from spiketriage.errors import GuardStopError, UsageError
-from spiketriage.nouns.telemetry import Link
 from spiketriage.train.adapters.batch import record_batch
+from spiketriage.train.adapters.clip_link import learning_rate, record_clip
 from spiketriage.train.adapters.feed import Feed
 from spiketriage.train.adapters.layers import Layers
-from spiketriage.train.adapters.source import Micro
+from spiketriage.train.adapters.source import Micro, ids_of
 from spiketriage.train.adapters.state import Counters, Parts, held, put
 from spiketriage.train.adapters.untouched import untouched
 from spiketriage.train.generations.rank_state import RankState, digest_state
 from spiketriage.train.guarding.guard import Decision, Guard, Policy
 from spiketriage.train.harness import Loaded, Overrides
 from spiketriage.train.recording import ddp, random_state
-from spiketriage.train.recording.observer import CLIP_EPS, Observer
+from spiketriage.train.recording.observer import Observer
 from spiketriage.train.recording.step_recorder import StepRecorder
 
 
@@ -64,10 +60,7 @@ class RolledBack(Exception):
 
 
 class Session:
-    """One life of a loop, from its objects' construction to its end.
-
-    A rollback or a load begins another one.
-    """
+    """One life of a loop, from its objects' construction to its end; a load begins another one."""
 
     parts: Parts
 
@@ -104,17 +97,18 @@ class Session:
         self._layers = Layers(parts.blocks, recorder)
         if parts.reducer is not None:
             ddp.watch(parts.reducer, self._observer)  # type: ignore[arg-type]
-        if self.feed.generation is None:
-            state = None
-        else:
-            state = self._restore(self.feed.generation)
+        saved_guard: Mapping[str, Any] = {}
+        if self.feed.generation is not None:
+            saved_guard = self._restore(self.feed.generation).guard
         if self.policy is not None:
-            self._guard = self.feed.guard(self.policy, {} if state is None else state.guard)
+            self._guard = self.feed.guard(self.policy, saved_guard)
 
     def state(self) -> RankState:
         """Everything that this rank needs to go on, as it stands in memory."""
         cursor = {"step": self.last_step, "epoch": self.epoch_number, "at": self.at}
-        guard = {} if self._guard is None else self._guard.state()
+        guard: dict[str, Any] = {}
+        if self._guard is not None:
+            guard = self._guard.state()
         return held(
             self.parts, Counters(cursor=cursor, guard=guard, num_tokens=int(self._num_tokens))
         )
@@ -122,23 +116,17 @@ class Session:
     def _restore(self, generation: Path) -> RankState:
         self._restored = state = self.feed.read(generation, self.parts)
         put(state, self.parts)
-        self.last_step, self.epoch_number, self.at = (
-            int(state.cursor[name]) for name in ("step", "epoch", "at")
-        )
+        self.last_step = int(state.cursor["step"])
+        self.epoch_number, self.at = int(state.cursor["epoch"]), int(state.cursor["at"])
         self._num_tokens = float(state.num_tokens)
         return state
 
     def _settle(self) -> None:
-        """The last moment before the first step.
-
-        Generators as saved, and the digests of what is held.
-        """
+        """The last moment before the first step: put generators back, digest what is there."""
         state, self._restored = self._restored, None
         if state is None or self.feed.generation is None:
             return
-        if (
-            self.feed.loader == "verified"
-        ):  # whatever the loop's own code made of the first one since
+        if self.feed.loader == "verified":  # whatever the loop's code made of the first one since
             put(self.feed.read(self.feed.generation, self.parts), self.parts)
         random_state.restore(state.rng)
         digests = digest_state(self.state())
@@ -152,27 +140,24 @@ class Session:
     @property
     def num_left(self) -> int:
         """Micro-batches between the cursor and the end of its epoch."""
-        places = (one.split(":") for one in self.feed.left_out)
-        out = sum(
-            1
-            for epoch, place in places
-            if int(epoch) == self.epoch_number and int(place) >= self.at
-        )
-        return len(self.parts.source) - self.at - out
+        num_left_out = 0
+        for name in self.feed.left_out:
+            epoch, place = name.split(":")
+            if int(epoch) == self.epoch_number and int(place) >= self.at:
+                num_left_out += 1
+        return len(self.parts.source) - self.at - num_left_out
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the micro-batch fetched last is the last one of its epoch, in a probe as in a step."""
-        last = self._pending[-1].wanted
+        """Whether the micro-batch fetched last, in a probe or a step, is the last of its epoch."""
+        last = self._pending[-1].name
         return all(
             f"{last.epoch}:{at}" in self.feed.left_out
             for at in range(last.at + 1, len(self.parts.source))
         )
 
     def start_epoch(self) -> int:
-        """Move a cursor that stands at the end of an epoch to the next one.
-
-        Returns the micro-batches that are left.
+        """Move a cursor that stands at the end of an epoch to the next one; returns `num_left`.
 
         Raises:
             UsageError: an epoch has no micro-batch.
@@ -184,7 +169,7 @@ class Session:
         return self.num_left
 
     def epoch(self) -> Iterator[Any]:
-        """The micro-batches from the cursor to the end of its epoch, as the loop's own loader gives them."""
+        """The micro-batches from the cursor to the end of its epoch, as the loop's loader does."""
         self.start_epoch()
         micros = self.feed.micros(self)
         while True:
@@ -198,7 +183,7 @@ class Session:
                 return
             self._pending.append(micro)
             if self.feed.probe is None:
-                self.epoch_number, self.at = micro.wanted.epoch, micro.wanted.at + 1
+                self.epoch_number, self.at = micro.name.epoch, micro.name.at + 1
             yield micro.batch
 
     # --- a step
@@ -222,10 +207,7 @@ class Session:
 
     @property
     def is_taken(self) -> bool:
-        """Whether the update of the step under way is, or was, to be taken.
-
-        Not before `may_update` has said so.
-        """
+        """Whether the step's update is, or was, to be taken; false until `may_update` says so."""
         return self._is_taken
 
     def begin(self) -> None:
@@ -245,9 +227,9 @@ class Session:
     def loss(
         self, loss_sum: Tensor, num_tokens: Tensor | float, *, per_sample_B: Tensor | None = None
     ) -> None:
-        """The loss of a micro-batch, nats summed over its valid tokens on this rank.
+        """The loss of a micro-batch: nats summed over its valid tokens on this rank.
 
-        Per sample as a mean per token.
+        `per_sample_B` is a mean per token of each row.
         """
         loss = loss_sum.detach().double().reshape(())
         count = torch.as_tensor(num_tokens, dtype=torch.float64, device=loss.device).reshape(())
@@ -256,9 +238,9 @@ class Session:
             self._record.series("loss/per_sample", per_sample_B.detach())
 
     def reduced(self) -> Tensor:
-        """Record losses and gradients.
+        """Record losses and gradients, collectively; returns the global norm before clipping.
 
-        The global norm before clipping, fp32 (), equal on every rank. Collective.
+        The norm is fp32 of shape () and equal on every rank.
 
         Raises:
             UsageError: no step is open, or nobody told a loss.
@@ -266,10 +248,11 @@ class Session:
         record = self._record
         if record is None or not self._sums:
             raise UsageError("begin and loss come before the gradients are looked at")
-        record.ids(_name(self._pending))
-        record.content(
-            {name: digest for micro in self._pending for name, digest in micro.documents.items()}
-        )
+        record.ids(ids_of([micro.name for micro in self._pending]))
+        documents: dict[str, str] = {}
+        for micro in self._pending:
+            documents |= micro.documents
+        record.content(documents)
         self._layers.finish(record)
         local = torch.stack(self._sums).sum(0)
         self._totals = local.clone()
@@ -283,12 +266,9 @@ class Session:
         return self._observer.reduced_gradients(record)
 
     def may_update(self, norm: Tensor) -> bool:
-        """Whether the update is to be taken. Collective where there is a guard.
-
-        With one, a host sync.
-        """
-        record = self._given()
-        self._log_clip(record, norm)
+        """Whether the update is to be taken; with a guard, collective and a host sync."""
+        record = self._open_record()
+        record_clip(record, self._observer, self.parts, norm)
         self._is_judged = True
         if self.feed.probe is not None:
             return False
@@ -302,14 +282,14 @@ class Session:
         return self._is_taken
 
     def updated(self) -> None:
-        """Record what the update did.
+        """Record what the update did: after the optimizer's step, before the scheduler's.
 
-        After the optimizer's step, before the scheduler's and before gradients go.
+        Gradients must still be there.
 
         The guard is not told: a recorder that is over its budget measures some updates only, and a
         replay, which measures each, would then decide otherwise than production did.
         """
-        self._observer.updated(self._given())
+        self._observer.updated(self._open_record())
         self._is_updated = True
 
     def end(self) -> None:
@@ -318,7 +298,7 @@ class Session:
         Raises:
             GuardStopError, RolledBack: the guard's word, in production alone.
         """
-        record, opened = self._given(), self._open
+        record, opened = self._open_record(), self._open
         assert opened is not None
         if self._is_taken and not self._is_updated:
             raise UsageError(
@@ -326,7 +306,7 @@ class Session:
             )
         if self.feed.probe is None:
             if not self._is_taken:
-                record.log({"lr": self._lr()})
+                record.log({"lr": learning_rate(self.parts)})
                 record.tensors("params_after", self._observer.parameters)
             self.last_step = record.step
             self._num_tokens = self._num_tokens + self._totals[1]
@@ -360,7 +340,7 @@ class Session:
     # --- one pass that changes nothing
 
     def probe(self, micros: Sequence[Micro], overrides: Overrides, record: StepRecorder) -> None:
-        """Forward and backward of these micro-batches on the state as it is, which is left as it was."""
+        """Forward and backward of these micro-batches; the state is left as it was."""
         passes = self.parts.passes
         assert passes is not None
         with untouched(self.parts.model):
@@ -374,13 +354,13 @@ class Session:
 
     # --- inside
 
-    def _given(self) -> StepRecorder:
+    def _open_record(self) -> StepRecorder:
         if self._record is None:
             raise UsageError("no step is open")
         return self._record
 
     def _start(self, record: StepRecorder) -> None:
-        first = self._pending[0].wanted
+        first = self._pending[0].name
         record.capture({"step": self.last_step, "epoch": first.epoch, "at": first.at})
         self._observer.recorder = self.feed.recorder
         self._layers.tell_to(self.feed.recorder)
@@ -391,32 +371,6 @@ class Session:
         self._pending, self._sums, self._num_begun = [], [], 0
         self._is_judged = self._is_taken = self._is_updated = False
 
-    def _lr(self) -> float:
-        return float(self.parts.optimizer.param_groups[0]["lr"])
-
-    def _log_clip(self, record: StepRecorder, norm: Tensor) -> None:
-        max_norm, lr = self.parts.max_norm, self._lr()
-        if max_norm > 0:
-            self._observer.clipped(record, norm, max_norm)
-        scheduler, scaler = self.parts.scheduler, self.parts.scaler
-        if isinstance(counter := getattr(scheduler, "last_epoch", None), int):
-            record.log({"scheduler/step": counter})
-        if isinstance(scale := getattr(scaler, "_scale", None), Tensor):
-            record.log({"loss_scale": scale.clone()})
-        link = Link("clip_lr", "all")
-        record.links[link] = bytes(16)  # its place; the numbers come with the step's copy
-
-        def seal(numbers: list[float]) -> None:
-            if max_norm > 0:
-                coefficient = min(1.0, max_norm / (numbers[0] + CLIP_EPS))
-            else:
-                coefficient = 1.0
-            record.links[link] = struct.pack(
-                "<2d", coefficient if numbers[0] == numbers[0] else numbers[0], lr
-            )
-
-        record.defer(norm, seal)
-
     def _decide(self, guard: Guard, norm: Tensor) -> Decision:
         overflow = self.parts.scaler is not None and not bool(torch.isfinite(norm))
         try:
@@ -425,21 +379,10 @@ class Session:
                 loss_sum=self._totals[0],
                 num_tokens=self._totals[1],
                 grad_norm=norm,
-                lr=self._lr(),
+                lr=learning_rate(self.parts),
                 overflow=overflow,
-                ids=[f"{micro.wanted.epoch}:{micro.wanted.at}" for micro in self._pending],
+                ids=[f"{micro.name.epoch}:{micro.name.at}" for micro in self._pending],
             )
-        except (
-            GuardStopError
-        ) as stop:  # the step's record is evidence: it is finished before the job ends
-            self._stop = stop
+        except GuardStopError as stop:
+            self._stop = stop  # the step's record is evidence: it is finished before the job ends
             return guard.last
-
-
-def _name(micros: Sequence[Micro]) -> dict[str, Any]:
-    first = micros[0].wanted
-    return {
-        "epoch": first.epoch,
-        "at": first.at,
-        "micros": [list(micro.wanted.keys) for micro in micros],
-    }

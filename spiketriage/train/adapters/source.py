@@ -1,6 +1,4 @@
-"""The data of a loop.
-
-A `DataLoader` taken apart, so that every micro-batch has a name from which it can be read again.
+"""The data of a loop: a `DataLoader` taken apart, so that every micro-batch can be read again.
 
 It never draws from the training's generators and never changes what the user's data set or
 collation returns.
@@ -27,9 +25,11 @@ from spiketriage.digests import of_bytes
 from spiketriage.errors import UsageError
 from spiketriage.train.adapters.streams import Stream
 
+WORKER_SETTINGS = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "prefetch_factor")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class MicroName:
     """The name of a micro-batch: its epoch, its place there, and the keys of its examples."""
 
     epoch: int
@@ -39,12 +39,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """A micro-batch as read.
+    """A micro-batch as read: its examples, and the digests of its documents as consumed."""
 
-    Its examples, and the digest of every document's bytes as they were consumed.
-    """
-
-    wanted: Wanted
+    name: MicroName
     examples: list[Any]
     documents: Mapping[str, str]
 
@@ -53,25 +50,33 @@ class Raw:
 class Micro:
     """A micro-batch as the loop gets it (`batch`), with its name and what it was made from."""
 
-    wanted: Wanted
+    name: MicroName
     documents: Mapping[str, str]
     batch: Any
 
     def pin_memory(self) -> Micro:
         """For a loader that pins: the batch in page-locked memory (untested)."""
-        from torch.utils.data._utils.pin_memory import pin_memory
+        from torch.utils.data._utils.pin_memory import pin_memory  # noqa: PLC0415 - private, needed by few
 
-        return Micro(wanted=self.wanted, documents=self.documents, batch=pin_memory(self.batch))  # type: ignore[no-untyped-call]
+        return Micro(name=self.name, documents=self.documents, batch=pin_memory(self.batch))  # type: ignore[no-untyped-call]
+
+
+def ids_of(names: Sequence[MicroName]) -> dict[str, Any]:
+    """The name of a step's batch, plain JSON, of those of its micro-batches."""
+    first = names[0]
+    return {
+        "epoch": first.epoch,
+        "at": first.at,
+        "micros": [list(name.keys) for name in names],
+    }
 
 
 class Source:
     """The micro-batches of `loader`, by name or in order.
 
-    `loader` is a torch `DataLoader` or one that accelerate made.
-
-    A data set may have `content(key) -> {document: bytes}`, the documents behind an example under
-    their names in the data index; otherwise an example is a document of its own, named by epoch and
-    key.
+    `loader` is a torch `DataLoader` or one that accelerate made. A data set may have
+    `content(key) -> {document: bytes}`, the documents behind an example under their names in the
+    data index; otherwise an example is a document of its own, named by epoch and key.
 
     Raises:
         UsageError: the data set is iterable or unbatched: its examples have no names.
@@ -86,7 +91,9 @@ class Source:
             )
         self._loader, self._seed = loader, seed
         self._samplers = _samplers(loader)
-        self._first_seeds = {id(one): one.initial_seed() for one in _generators(self._samplers)}
+        self._first_seeds = {}
+        for generator in _generators(self._samplers):
+            self._first_seeds[id(generator)] = generator.initial_seed()
         self._reader = _Reader(loader.dataset, seed)
         self._collate = _Collate(loader.collate_fn, seed)
 
@@ -96,8 +103,8 @@ class Source:
 
     def names(
         self, epoch: int, at: int = 0, left_out: frozenset[str] = frozenset()
-    ) -> Iterator[Wanted]:
-        """Names of `epoch` from its place `at` on, without those at places `<epoch>:<at>` in `left_out`."""
+    ) -> Iterator[MicroName]:
+        """Names of `epoch` from place `at` on, without those with `<epoch>:<at>` in `left_out`."""
         stream = Stream(self._seed, "order", epoch)
         with stream:
             self._set_epoch(epoch)
@@ -108,7 +115,7 @@ class Source:
             if keys is None:
                 return
             if place >= at and f"{epoch}:{place}" not in left_out:
-                yield Wanted(epoch=epoch, at=place, keys=tuple(keys))
+                yield MicroName(epoch=epoch, at=place, keys=tuple(keys))
 
     def epoch(
         self, epoch: int, at: int = 0, left_out: frozenset[str] = frozenset()
@@ -116,18 +123,10 @@ class Source:
         """The micro-batches of these names, read by the workers that the loader asks for."""
         loader = self._loader
         if not loader.num_workers:
-            for wanted in self.names(epoch, at, left_out):
-                yield self.build(self.read(wanted))
+            for name in self.names(epoch, at, left_out):
+                yield self.build(self.read(name))
             return
-        settings = {}
-        for name in (
-            "num_workers",
-            "pin_memory",
-            "timeout",
-            "worker_init_fn",
-            "prefetch_factor",
-        ):
-            settings[name] = getattr(loader, name)
+        settings = {setting: getattr(loader, setting) for setting in WORKER_SETTINGS}
         names = _Names(lambda: self.names(epoch, at, left_out), len(self))
         stream = Stream(self._seed, "workers", epoch)
         with stream:
@@ -147,22 +146,21 @@ class Source:
                 return
             yield micro
 
-    def read(self, wanted: Wanted) -> Raw:
+    def read(self, name: MicroName) -> Raw:
         """The examples that a name stands for."""
-        return self._reader.__getitems__(wanted)
+        return self._reader.__getitems__(name)
 
     def build(self, raw: Raw) -> Micro:
         """Those examples, collated as the loader does."""
         return self._collate(raw)
 
     def _set_epoch(self, epoch: int) -> None:
-        for one in self._samplers:
-            if hasattr(one, "set_epoch"):
-                one.set_epoch(epoch)
+        for sampler in self._samplers:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
         for generator in _generators(self._samplers):
-            # One that goes on from epoch to epoch would make an epoch's order depend on how often
-            # it was begun.
-            # One that a sampler made for itself since is that sampler's business.
+            # A generator that goes on from epoch to epoch would make an epoch's order depend on how
+            # often it was begun. One that a sampler made since is the sampler's own business.
             if id(generator) in self._first_seeds:
                 generator.manual_seed(self._first_seeds[id(generator)] + epoch)
 
@@ -170,7 +168,7 @@ class Source:
 class _Names:
     """A batch sampler of names."""
 
-    def __init__(self, names: Callable[[], Iterator[Wanted]], num: int) -> None:
+    def __init__(self, names: Callable[[], Iterator[MicroName]], num: int) -> None:
         self._names, self._num = names, num
 
     def __iter__(self) -> Iterator[Any]:  # what torch calls a batch of keys
@@ -186,20 +184,20 @@ class _Reader(torch.utils.data.Dataset[Any]):
     def __init__(self, dataset: Any, seed: int) -> None:
         self._dataset, self._seed = dataset, seed
 
-    def __getitems__(self, wanted: Any) -> Raw:
-        keys = list(wanted.keys)
+    def __getitems__(self, name: Any) -> Raw:
+        keys = list(name.keys)
         if hasattr(self._dataset, "set_epoch"):
-            self._dataset.set_epoch(wanted.epoch)
-        with Stream(self._seed, "read", wanted.epoch, keys):
-            together = getattr(self._dataset, "__getitems__", None)
-            if together:
-                examples = list(together(keys))
+            self._dataset.set_epoch(name.epoch)
+        with Stream(self._seed, "read", name.epoch, keys):
+            read_together = getattr(self._dataset, "__getitems__", None)
+            if read_together:
+                examples = list(read_together(keys))
             else:
                 examples = [self._dataset[key] for key in keys]
             documents: dict[str, str] = {}
             for key, example in zip(keys, examples, strict=True):
-                documents |= self._documents(wanted.epoch, key, example)
-        return Raw(wanted=wanted, examples=examples, documents=documents)
+                documents |= self._documents(name.epoch, key, example)
+        return Raw(name=name, examples=examples, documents=documents)
 
     def _documents(self, epoch: int, key: Any, example: Any) -> dict[str, str]:
         content = getattr(self._dataset, "content", None)
@@ -215,9 +213,9 @@ class _Collate:
         self._collate, self._seed = collate, seed
 
     def __call__(self, raw: Any) -> Micro:
-        with Stream(self._seed, "collate", raw.wanted.epoch, list(raw.wanted.keys)):
+        with Stream(self._seed, "collate", raw.name.epoch, list(raw.name.keys)):
             batch = self._collate(raw.examples)
-        return Micro(wanted=raw.wanted, documents=raw.documents, batch=batch)
+        return Micro(name=raw.name, documents=raw.documents, batch=batch)
 
 
 def _pieces(example: Any) -> Iterator[bytes]:
@@ -235,9 +233,9 @@ def _pieces(example: Any) -> Iterator[bytes]:
         yield f"{example.dtype}{list(example.shape)}".encode()
         yield np.ascontiguousarray(example).tobytes()
     elif isinstance(example, Sequence) and not isinstance(example, str):
-        if any(isinstance(one, Tensor | np.ndarray | Mapping) for one in example):
-            for one in example:
-                yield from _pieces(one)
+        if any(isinstance(item, Tensor | np.ndarray | Mapping) for item in example):
+            for item in example:
+                yield from _pieces(item)
         else:
             yield json.dumps(list(example), default=repr).encode()
     else:
@@ -246,16 +244,21 @@ def _pieces(example: Any) -> Iterator[bytes]:
 
 def _samplers(loader: Any) -> tuple[Any, ...]:
     """The batch sampler and every sampler inside it, accelerate's wrappers included."""
-    found: list[Any] = []
+    samplers: list[Any] = []
     waiting = [loader.batch_sampler]
     while waiting:
-        one = waiting.pop()
-        if one is not None and not any(one is other for other in found):
-            found.append(one)
-            waiting += [getattr(one, name, None) for name in ("batch_sampler", "sampler")]
-    return tuple(found)
+        sampler = waiting.pop()
+        if sampler is None or any(sampler is known for known in samplers):
+            continue
+        samplers.append(sampler)
+        waiting += [getattr(sampler, name, None) for name in ("batch_sampler", "sampler")]
+    return tuple(samplers)
 
 
 def _generators(samplers: Sequence[Any]) -> list[torch.Generator]:
-    held = (getattr(one, "generator", None) for one in samplers)
-    return [one for one in held if isinstance(one, torch.Generator)]
+    generators = []
+    for sampler in samplers:
+        generator = getattr(sampler, "generator", None)
+        if isinstance(generator, torch.Generator):
+            generators.append(generator)
+    return generators

@@ -1,4 +1,4 @@
-"""Streams of randomness of their own for the order of the data and for reading it, beside the training's.
+"""Streams of randomness for the order of the data and for reading it, beside the training's.
 
 The training's generators never feel that data was read: what a batch holds follows from its name
 alone.

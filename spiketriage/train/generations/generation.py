@@ -52,7 +52,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """A rank's part of a generation that is about to be written, with the digests of what it must hold."""
+    """A rank's part of a generation to be written, with the digests of what it must hold."""
 
     step: int
     state: RankState
@@ -183,7 +183,7 @@ def newest_complete(checkpoints: Path) -> Path | None:
 
 
 def newest_known_good(checkpoints: Path, before: int) -> Path | None:
-    """The newest generation older than step `before` that is complete, was finite, and on which ranks agreed.
+    """The newest generation before step `before` that is complete, finite and agreed on by all.
 
     It reads manifests alone; `load_verified` then reads every byte.
     """

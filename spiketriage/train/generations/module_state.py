@@ -17,7 +17,7 @@ from spiketriage.train.generations.rank_state import RankState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleState:
-    """Live tensors: parameters by name, moments as `<parameter>/<moment>`, persistent buffers by name."""
+    """Live tensors by name: parameters, moments as `<parameter>/<moment>`, persistent buffers."""
 
     params: dict[str, Tensor]
     optimizer: dict[str, Tensor]
@@ -60,7 +60,7 @@ def capture(model: nn.Module, optimizer: torch.optim.Optimizer) -> ModuleState:
 
 @torch.no_grad()
 def put(state: RankState, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Copy parameters and buffers into `model`, and hand the moments to `optimizer`, whose own ones are dropped.
+    """Copy parameters and buffers into `model`, and replace the moments of `optimizer`.
 
     Raises:
         UsageError: a name that the model has is missing in `state`.

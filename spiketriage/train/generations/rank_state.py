@@ -1,4 +1,4 @@
-"""Everything that one rank needs to go on bit for bit, and the digests that prove a state to be the same.
+"""Everything that one rank needs to go on bit for bit, and the digests that prove it the same.
 
 This module never reads or writes a file.
 """

@@ -80,7 +80,7 @@ def _step(path: Path) -> int:
 
 
 def _delete(generation: Path) -> None:
-    """The mark of completion goes first, so that a half-deleted generation is never taken for one."""
+    """Delete one; its mark of completion goes first, so that half a generation is never taken."""
     (generation / wire.COMPLETE_NAME).unlink(missing_ok=True)
     durable.sync(generation)
     shutil.rmtree(generation)

@@ -161,7 +161,10 @@ def _kind(tensor: Tensor) -> str:
 
 
 def _some(names: list[str]) -> str:
-    return f"{', '.join(names[:_SHOWN])}{f' and {len(names) - _SHOWN} more' if len(names) > _SHOWN else ''}"
+    shown = ", ".join(names[:_SHOWN])
+    if len(names) > _SHOWN:
+        return f"{shown} and {len(names) - _SHOWN} more"
+    return shown
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Work that succeeds on every rank or fails on every rank with the same sentence, so that none waits for a dead peer.
+"""Work that succeeds or fails on every rank alike, so that none waits for a dead peer.
 
 It never hides a rank's failure and never decides what to do about one.
 """

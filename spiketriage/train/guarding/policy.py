@@ -29,12 +29,14 @@ _KIND_OF: dict[Trigger, Kind] = {
     "loss-scale": "drift",
 }
 
-# How far out an outlier lies, in scales, before a guard gives up an update, or more, for it. The
-# bar for an alert is 4 to 15 scales, and healthy runs pass that now and then: a page costs a look,
-# but a skip changes the run. In 422,400 healthy steps of `tests/bench/bench_detection.py` (seeds 1
-# and 2) and 43,522 steps of real logs, no healthy value lay beyond 19.8. A one-step gradient of a
-# hundred times the usual lies at about 30, a loss of 2.5 nats too much at about 55.
-INTERVENTION_SCALES = 25.0
+# What an outlier must come to before a guard gives up an update, or more, for it: so many scales,
+# and so much in absolute terms. The bar for an alert is 4 to 15 scales, and healthy runs pass that
+# now and then; a page costs a look, but a skip changes the run. Among 422,400 healthy steps made by
+# `tests/bench/bench_detection.py` (seeds 1 and 2) and 43,522 of real logs, the outliers of ten
+# scales and more (up to 19.8) lie 0.6 nats of loss off, or 17.5 times the usual gradient norm.
+FAR_SCALES = 10.0
+FAR_NATS = 1.0
+FAR_RATIO = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +108,16 @@ def kind_of(trigger: Trigger) -> Kind:
 
 
 def is_far_out(alarm: Alarm) -> bool:
-    """Whether this alarm's value is so far out that training may be interfered with for it.
+    """Whether this outlier is so far out that training may be interfered with for it.
 
-    At a run's start no scales are known yet (`start-up`), and no outlier is far out.
+    Only loss and gradient norm have a say, and not at a run's start (`start-up`), where no scale is
+    known yet; everything else pages.
     """
-    return alarm.trigger != "start-up" and alarm.score >= INTERVENTION_SCALES
+    if alarm.trigger == "start-up" or alarm.score < FAR_SCALES:
+        return False
+    if alarm.signal == "loss":
+        return abs(alarm.value - alarm.expected) >= FAR_NATS
+    if alarm.signal == "grad_norm":
+        ratio = alarm.value / alarm.expected
+        return max(ratio, 1 / ratio) >= FAR_RATIO
+    return False

@@ -26,7 +26,7 @@ from typing import Any, Literal, Protocol
 
 from spiketriage import durable
 from spiketriage.digests import of_bytes
-from spiketriage.train.recording.lane import Lane
+from spiketriage.train.recording.background import BackgroundQueue
 from spiketriage.train.recording.recorder import Nonfinite, Recorder
 from spiketriage.wire.telemetry import encode_json
 
@@ -141,12 +141,14 @@ class Alerts:
         self._watched: Recorder | None = None
         self._told_nonfinite: Nonfinite | None = None
         self._stall_after_s, self._about = 0.0, ("", "")
-        self._lane = Lane("alerts", max_jobs=64, tick=self._look, interval_s=look_every_s)
+        self._queue = BackgroundQueue(
+            "alerts", max_jobs=64, tick=self._look, interval_s=look_every_s
+        )
 
     @property
     def num_dropped(self) -> int:
-        """Alerts that neither arrived nor could be spooled, or that came faster than they could leave."""
-        return self._lane.num_lost
+        """Alerts that could neither be delivered nor spooled, or that came too fast to leave."""
+        return self._queue.num_lost
 
     def watch(
         self,
@@ -176,11 +178,11 @@ class Alerts:
             self._last_s[alert.key] = now_s
             num_suppressed = self._suppressed.pop(alert.key, 0)
         message = encode_json({**asdict(alert), "num_suppressed": num_suppressed})
-        self._lane.put(lambda: self._deliver(message) or self._spool(message))
+        self._queue.put(lambda: self._deliver(message) or self._spool(message))
 
     def close(self, timeout_s: float = DELIVER_WITHIN_S) -> None:
         """Wait for what is on its way, at most `timeout_s`."""
-        self._lane.close(timeout_s)
+        self._queue.close(timeout_s)
 
     def _deliver(self, message: bytes) -> bool:
         """Whether at least one channel took the message."""

@@ -49,7 +49,7 @@ def record_batch(
 
 @torch.no_grad()
 def record_logz(record: StepRecorder, logz_BT: Tensor, valid_BT: Tensor) -> None:
-    """Mean and maximum over valid tokens of log Σ exp(logits), which a cross-entropy with z-loss has at hand."""
+    """Mean and maximum of log Σ exp(logits) over valid tokens; a z-loss has them at hand."""
     with record.clock:
         kept_BT = logz_BT.detach().float().masked_fill(~valid_BT, 0.0)
         highest = logz_BT.detach().float().masked_fill(~valid_BT, -torch.inf).max()

@@ -1,4 +1,4 @@
-"""Sees each rank's own gradient under DistributedDataParallel, which reduces it inside the backward pass.
+"""Sees each rank's own gradient under DDP, which reduces it inside the backward pass.
 
 It never changes what DDP computes: after the look, the bucket takes torch's own all-reduce.
 """

@@ -1,4 +1,4 @@
-"""What a mixture of experts does in a step, one router at a time, as vectors of `wire.chain.SERIES`.
+"""What a mixture of experts does in a step, router by router, as vectors of `wire.chain.SERIES`.
 
 It never routes a token, and never communicates: load and drops are this rank's, or global when the
 loads given are.

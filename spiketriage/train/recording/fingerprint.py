@@ -1,4 +1,4 @@
-"""A 128-bit fingerprint of a tensor that is computed where it lies, so that an accelerator need not copy it out.
+"""A 128-bit fingerprint of a tensor, computed where it lies, so that nothing is copied out.
 
 It finds corruption, not tampering, and never equals the XXH3 of the same bytes: compare it with its
 own kind only.

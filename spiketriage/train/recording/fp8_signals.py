@@ -26,7 +26,7 @@ def record_fp8(
     history_A: Tensor | None = None,
     delay_steps: int = 0,
 ) -> None:
-    """amax, saturated and underflowed share of `values` times `scale` (fp32, as used) in an 8-bit float `dtype`.
+    """amax, saturated and underflowed share of `values` times `scale` in an 8-bit float `dtype`.
 
     Called once a tensor, in an order that does not change. `delay_steps`: 0 for current scaling;
     with delayed scaling, how many steps ago the amax behind the scale was seen. Shares are of all

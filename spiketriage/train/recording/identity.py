@@ -141,7 +141,7 @@ def _digest_of(path: Path | None) -> str:
 
 
 def _placement(device: str, mesh: Any) -> dict[str, Any]:
-    """Process, global and local rank, the accelerator's name and UUID, and this rank's coordinates in the mesh."""
+    """Process, ranks, the accelerator's name and UUID, and this rank's place in the mesh."""
     placed: dict[str, Any] = {"pid": os.getpid(), "machine": platform.machine()}
     if dist.is_available() and dist.is_initialized():
         placed |= {"rank": dist.get_rank(), "backend": str(dist.get_backend())}

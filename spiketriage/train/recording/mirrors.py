@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from spiketriage import durable
 from spiketriage.errors import UsageError
-from spiketriage.train.recording.lane import Lane
+from spiketriage.train.recording.background import BackgroundQueue
 from spiketriage.wire.chain import METRICS
 
 MAX_WAITING = 256
@@ -41,16 +41,16 @@ class Mirrors:
 
     def __init__(self, targets: Sequence[Target], *, max_waiting: int = MAX_WAITING) -> None:
         self.targets = tuple(targets)
-        self._lane = Lane("mirrors", max_jobs=max_waiting)
+        self._queue = BackgroundQueue("mirrors", max_jobs=max_waiting)
 
     @property
     def num_dropped(self) -> int:
         """Steps that did not reach every target."""
-        return self._lane.num_lost
+        return self._queue.num_lost
 
     def put(self, step: int, metrics: Mapping[str, float]) -> None:
         """Queue the metrics of `step`, or drop and count them."""
-        self._lane.put(lambda: self._write(step, metrics))
+        self._queue.put(lambda: self._write(step, metrics))
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Write what waits, at most `timeout_s`, and flush the targets."""
@@ -60,8 +60,8 @@ class Mirrors:
                 target.close()
             return True
 
-        self._lane.put(finish)
-        self._lane.close(timeout_s)
+        self._queue.put(finish)
+        self._queue.close(timeout_s)
 
     def _write(self, step: int, metrics: Mapping[str, float]) -> bool:
         for target in self.targets:

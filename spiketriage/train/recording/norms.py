@@ -1,4 +1,4 @@
-"""L2 norms of many tensors at once, over replicated, FSDP2-sharded and tensor-parallel ones, as the recorder logs them.
+"""L2 norms of many tensors at once, over replicated, FSDP2-sharded and tensor-parallel ones.
 
 It never reads a number back to the host, and never takes part in a collective that some ranks could
 leave out: the groups depend on how tensors are placed alone.

@@ -1,23 +1,19 @@
-"""Watches parameters, gradients and the optimizer around one update, and tells the recorder what it
-saw.
+"""Watches parameters, gradients and optimizer around one update, and tells the recorder.
 
 It never changes a parameter, a gradient or the optimizer, and computes the norm that clips only
 once.
 
     observer = Observer(model.named_parameters(), optimizer, recorder=recorder)
     with recorder.step(n) as s:
-        observer.begin(s)                                  # digests of the parameters as they were
-        …forward, backward…
-        observer.local_gradients(s)                        # before the all-reduce, where the loop
-        has such a moment
-        …all-reduce…
-        norm = observer.reduced_gradients(s)               # () on every rank; hand it to the
-        clipping
+        observer.begin(s)  # digests of the parameters as they were
+        …  # forward, backward
+        observer.local_gradients(s)  # before the all-reduce, where the loop has such a moment
+        …  # all-reduce
+        norm = observer.reduced_gradients(s)  # () on every rank; hand it to the clipping
         torch.nn.utils.clip_grads_with_norm_(parameters, 1.0, norm)
         observer.clipped(s, norm, 1.0)
         optimizer.step()
-        observer.updated(s)                                # before zero_grad: RMS_t needs the
-        gradient
+        observer.updated(s)  # before zero_grad: RMS_t needs the gradient
 
 `reduced_gradients` and `updated` are collective when parameters are sharded: every rank calls them
 in every step.
@@ -149,7 +145,7 @@ class Observer:
             return norms.total
 
     def clipped(self, record: StepRecorder, norm: Tensor, max_norm: float) -> None:
-        """The threshold, and the factor that `torch.nn.utils.clip_grads_with_norm_` applied for this `norm`."""
+        """The threshold, and the factor that torch's `clip_grads_with_norm_` applied."""
         with record.clock:
             coefficient = (max_norm / (norm + CLIP_EPS)).clamp(max=1.0)
             record.log({"clip/threshold": max_norm, "clip/coefficient": coefficient})
@@ -167,7 +163,7 @@ class Observer:
         return seen
 
     def _norms(self, gradients: Mapping[str, Tensor]) -> tuple[Norms, Tensor]:
-        """Global norms of all parameters, and local norms of those that have a gradient here, which may be fewer."""
+        """Global norms of all parameters, and local norms of those that have a gradient here."""
         # A rank without a gradient takes part in the collective all the same.
         whole = {
             name: gradients[name] if name in gradients else one.detach().new_zeros(())

@@ -1,4 +1,4 @@
-"""The state of every random generator that a training step may draw from, taken without asking a device.
+"""The state of every random generator that a step may draw from, taken without a device's help.
 
 This module never draws a number.
 """

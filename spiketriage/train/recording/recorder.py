@@ -1,4 +1,4 @@
-"""The recorder: one rank's step chain, one framed append a step, so that a crash loses at most the step in flight.
+"""The recorder: one rank's step chain, appended every step, so that a crash loses one step at most.
 
 It never raises into the training loop because of the disk and never waits for it longer than its
 patience: a record that cannot be written is dropped and counted, and the count is in the file.
@@ -26,9 +26,9 @@ from torch import Tensor
 from spiketriage.digests import raw_of_bytes
 from spiketriage.nouns.telemetry import Identity, Link
 from spiketriage.train.recording import deferred, random_state
+from spiketriage.train.recording.background import BackgroundQueue, Job
 from spiketriage.train.recording.budget import Budget, Level
 from spiketriage.train.recording.digester import Digester
-from spiketriage.train.recording.lane import Job, Lane
 from spiketriage.train.recording.ring import Ring
 from spiketriage.train.recording.segment_file import SegmentFile, open_at, open_segment
 from spiketriage.train.recording.step_recorder import Sink, StepRecorder
@@ -136,7 +136,9 @@ class Recorder:
         self._loaded_step: int | None = None
         self._told: set[tuple[str, str]] = set()
         self._next_stall_s = stall_after_s
-        self._lane = Lane("recorder", max_jobs=MAX_WAITING, tick=self._tell_stall, interval_s=1.0)
+        self._queue = BackgroundQueue(
+            "recorder", max_jobs=MAX_WAITING, tick=self._tell_stall, interval_s=1.0
+        )
         self._put(lambda: self._append(b""))
 
     def __enter__(self) -> Recorder:
@@ -156,7 +158,7 @@ class Recorder:
 
         The disk refused them, or the queue was full.
         """
-        return self._lane.num_lost
+        return self._queue.num_lost
 
     @property
     def is_behind(self) -> bool:
@@ -164,7 +166,7 @@ class Recorder:
 
         The disk stalls, or is too slow.
         """
-        return self._gave_up and self._lane.num_waiting > 1
+        return self._gave_up and self._queue.num_waiting > 1
 
     def in_flight(self) -> Flight | None:
         """The step under way, for a watchdog in another thread."""
@@ -183,9 +185,9 @@ class Recorder:
             return
         self._is_closed = True
         deadline_s = time.monotonic() + timeout_s
-        self._lane.wait(self._lane.num_put, timeout_s)
-        self._lane.put(self._tell_dropped)
-        if self._lane.close(max(0.0, deadline_s - time.monotonic())):
+        self._queue.wait(self._queue.num_put, timeout_s)
+        self._queue.put(self._tell_dropped)
+        if self._queue.close(max(0.0, deadline_s - time.monotonic())):
             self._ring.close()
             self._file.close(max(0.0, deadline_s - time.monotonic()))
 
@@ -271,14 +273,14 @@ class Recorder:
         number = self._put(lambda: self._write(record, copy, sinks, written_at))
         # A writer that was too slow once is not waited for again before it has caught up.
         if number is not None and copy.is_here and not self.is_behind:
-            self._gave_up = not self._lane.wait(number, self.patience_s)
+            self._gave_up = not self._queue.wait(number, self.patience_s)
         self._last_spent_s = record.clock.spent_s + time.perf_counter() - ended_s
         said = self.budget.add(self._last_spent_s, time.perf_counter() - started_s)
         if said:
             self.notice("thinning", said, step=record.step, data={"level": self.budget.number})
 
     def _put(self, job: Job) -> int | None:
-        return self._lane.put(job)
+        return self._queue.put(job)
 
     def _write(
         self, record: StepRecorder, copy: deferred.Copy, sinks: list[Sink], wall_time_s: float

@@ -13,14 +13,14 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from spiketriage.train.recording.lane import Lane
+from spiketriage.train.recording.background import BackgroundQueue
 from spiketriage.wire import telemetry
 
 SYNC_EVERY_S = 2.0  # every step it would cost 330 us, p99 577 us (performance.md section 4)
 
 
 class SegmentFile:
-    """An append-only file and the lane that flushes it.
+    """An append-only file and the background thread that flushes it.
 
     `append` may hang with the disk: never train in that thread.
     """
@@ -30,7 +30,7 @@ class SegmentFile:
         self._size_bytes = 0
         self._is_torn = False
         self._unsynced = threading.Event()
-        self._syncer = Lane(
+        self._syncer = BackgroundQueue(
             "fdatasync", max_jobs=2, tick=self._sync_if_written, interval_s=SYNC_EVERY_S
         )
 
@@ -82,7 +82,7 @@ def open_segment(
     attempt: int | None,
     name: Callable[[int, int], str] = telemetry.segment_name,
 ) -> tuple[Path, int, int]:
-    """Path, attempt and descriptor of a new segment in `folder`, under the first free attempt number.
+    """Path, attempt and descriptor of a new segment in `folder`, by the first free attempt.
 
     Raises:
         OSError: the folder cannot be written; this happens before training starts.

@@ -101,7 +101,7 @@ class StepRecorder:
         self._keep_batch, self._tell = keep_batch, tell
 
     def capture(self, cursor: Any = None) -> None:
-        """The state of every random generator, and the data cursor (any JSON value), as they are before the forward."""
+        """Every generator's state and the data cursor (any JSON value), as before the forward."""
         with self.clock:
             self.rng = random_state.capture()
             self.cursor = cursor
@@ -119,7 +119,7 @@ class StepRecorder:
             self._link(Link("content", "all"), bytes.fromhex(of_mapping(self.document_digests)))
 
     def tokens(self, tokens_BT: Tensor, documents: Any = None) -> None:
-        """Keep the token ids of this (micro)batch in the ring of recent ones, with its documents (any JSON value).
+        """Keep the token ids of this (micro)batch in the ring of recent ones, with its documents.
 
         It is handed to the writer at once, before the forward, with what `capture` took: a crash in
         the step has it.
@@ -201,7 +201,7 @@ class StepRecorder:
         self.anomalies.append(text)
 
     def defer(self, value: Tensor, sink: Sink) -> None:
-        """Hand the numbers of `value` (real, any shape) to `sink` in the writing thread, before the frame is made."""
+        """Hand the numbers of `value` (real, any shape) to `sink` in the writing thread."""
         self._pending.append((value, sink))
 
     def start_copy(self) -> tuple[deferred.Copy, list[Sink]]:

@@ -22,7 +22,7 @@ _NUMPY_FLOATS = (torch.float32, torch.float64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorDigest:
-    """16 raw bytes of XXH3-128 over a tensor's contiguous bytes, and whether every element is finite."""
+    """The XXH3-128 of a tensor's contiguous bytes, and whether every element is finite."""
 
     digest: bytes
     finite: bool
@@ -74,7 +74,7 @@ def hex_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _array(held: Tensor) -> np.ndarray[Any, Any]:
-    """The contiguous memory of a tensor on the host, in its own dtype where numpy has it, else as bytes."""
+    """A tensor's contiguous memory on the host, in its dtype where numpy has it, else as bytes."""
     held = held.contiguous()
     if held.dtype in _NUMPY_FLOATS:
         array: np.ndarray[Any, Any] = held.numpy()

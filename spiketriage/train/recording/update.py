@@ -183,7 +183,7 @@ class _Room:
 
 
 class _Layout:
-    """Which elements are measured, and room to gather those of all small and sampled tensors side by side.
+    """Which elements are measured, and room for those of all small and sampled tensors.
 
     The count of operations is what costs: one copy a shape.
     """

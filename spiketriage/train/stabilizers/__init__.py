@@ -48,7 +48,7 @@ class Stabilizer:
 
 
 def described(module: str) -> Stabilizer:
-    """The constants `NAME`, `REMOVES`, `COST` and `WHEN` of a member's file, read without importing it."""
+    """The constants `NAME`, `REMOVES`, `COST`, `WHEN` of a member's file, without importing it."""
     tree = ast.parse((_TRAIN / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     told = {}
     for node in tree.body:

@@ -34,7 +34,7 @@ WHEN = "Whenever there is more than one micro-batch; the buffer matters when par
 
 
 class Accumulator:
-    """fp32 sums of the gradients of named parameters, of this rank's shard where they are DTensors."""
+    """fp32 sums of the gradients of named parameters; of DTensors, of this rank's shard."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = dict(parameters)

@@ -1,4 +1,4 @@
-"""Clipping by the global norm of the gradient, over replicated, FSDP2-sharded and tensor-parallel parameters together.
+"""Clipping by the global norm, over replicated, FSDP2-sharded and tensor-parallel parameters.
 
 It never clips by a norm that only one rank has seen: each rank would scale differently, and
 replicas part for good.

@@ -1,4 +1,4 @@
-"""Causal cross-entropy with z-loss on valid targets, as a sum and a count, normalised by the global count.
+"""Causal cross-entropy with z-loss on valid targets, as a sum and a count.
 
 It never takes a mean itself: a mean of means is another objective as soon as ranks or micro-batches
 differ in padding.
@@ -106,7 +106,7 @@ def linear_cross_entropy_sum(
     cap: float | None = None,
     chunk_tokens: int = 1024,
 ) -> TokenLoss:
-    """The same loss from the hidden state and the head's weight, without ever holding more than a chunk of logits.
+    """The same loss from hidden state and head weight, holding one chunk of logits at a time.
 
     Memory is O(chunk_tokens · V) instead of O(N · V); both gradients are made in the forward pass,
     so the backward pass is two products with a scalar (as in Liger, arXiv 2410.10989, section 3.2).

@@ -1,4 +1,4 @@
-"""FP8 with per-tensor scales, current or delayed by an amax history, emulated in wide arithmetic on any device.
+"""FP8 with per-tensor scales, current or delayed by an amax history, emulated on any device.
 
 It never speeds anything up: it shows what E4M3 and E5M2 do to a model, and holds the state that a
 generation must carry.

@@ -34,7 +34,7 @@ WHEN = "At step 0 only; DeepNorm for post-norm models deeper than about 30 layer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepNorm:
-    """`LayerNorm(alpha · x + sublayer(x))`, with `beta` as gain of the value, output and feed-forward weights."""
+    """`LayerNorm(alpha · x + sublayer(x))`; `beta` scales value, output and MLP weights."""
 
     alpha: float
     beta: float
@@ -53,7 +53,7 @@ def variance_preserving_std(fan_in: int, *, gain: float = 1.0) -> float:
 
 
 def residual_gain(num_layers: int) -> float:
-    """1/√(2L): gain of the two projections a layer that write into the residual stream (GPT-2, section 2.3)."""
+    """1/√(2L): gain of the projections that write into the residual stream (GPT-2, 2.3)."""
     if num_layers < 1:
         raise UsageError(f"a number of layers is positive, not {num_layers}")
     return 1 / math.sqrt(2 * num_layers)
@@ -68,7 +68,7 @@ def deepnorm_decoder(num_layers: int) -> DeepNorm:
 
 
 def deepnorm_encoder_decoder(num_encoder: int, num_decoder: int) -> tuple[DeepNorm, DeepNorm]:
-    """Constants of the encoder and of the decoder of a model that has both (arXiv 2203.00555, figure 2)."""
+    """Constants of encoder and decoder of a model that has both (arXiv 2203.00555, figure 2)."""
     mixed = float(num_encoder) ** 4 * num_decoder
     encoder = DeepNorm(alpha=0.81 * mixed ** (1 / 16), beta=0.87 * mixed ** (-1 / 16))
     return encoder, DeepNorm(alpha=(3.0 * num_decoder) ** 0.25, beta=(12.0 * num_decoder) ** -0.25)

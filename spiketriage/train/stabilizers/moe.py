@@ -70,14 +70,14 @@ class RouterStatistics:
 
 
 def router_z_loss_sum(logits_NE: Tensor, valid_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum over valid tokens of (log Σ exp logits)², and their number (ST-MoE, arXiv 2202.08906, equation 5)."""
+    """Sum of (log Σ exp logits)² over valid tokens, and their number (arXiv 2202.08906, eq. 5)."""
     wide = torch.promote_types(logits_NE.dtype, torch.float32)
     logz_N = logits_NE.to(wide).masked_fill(~valid_N[:, None], 0.0).logsumexp(-1)
     return logz_N.masked_fill(~valid_N, 0.0).square().sum(), valid_N.sum()
 
 
 class BalanceBias(nn.Module):
-    """Bias-based balancing without an auxiliary loss (arXiv 2408.15664, algorithm 1; DeepSeek-V3, 2412.19437, 2.1.2).
+    """Bias-based balancing without an auxiliary loss (arXiv 2408.15664, algorithm 1).
 
     `bias_E` fp32 and `num_updates` int64 are buffers and so part of `state_dict()`.
     """
@@ -92,7 +92,7 @@ class BalanceBias(nn.Module):
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64))
 
     def route(self, logits_NE: Tensor, valid_N: Tensor, num_chosen: int) -> Routing:
-        """The `num_chosen` experts with the largest sigmoid(logit) + bias, weighted by sigmoid(logit) alone.
+        """The experts with the largest sigmoid(logit) + bias, weighted by sigmoid(logit) alone.
 
         Raises:
             UsageError: more experts are asked for than there are.

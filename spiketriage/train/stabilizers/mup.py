@@ -1,4 +1,4 @@
-"""μP: width-independent updates for AdamW by scaling init, learning rate and output, and the check that proves it.
+"""μP: width-independent updates for AdamW by scaled init, rate and output, and their check.
 
 It never guesses a layer's role from its shape: the caller names the input and output layers, the
 rest with two dimensions or more are hidden.
@@ -6,7 +6,7 @@ rest with two dimensions or more are hidden.
 arXiv 2203.03466, table 8 (Adam), with m = width / base width, all relative to the base model so
 that m = 1 is plain SP:
 
-| role | std of init | learning rate | multiplier of the output | weight decay (lr · wd is what AdamW applies) |
+| role | std of init | learning rate | output multiplier | weight decay (AdamW applies lr · wd) |
 |---|---|---|---|---|
 | input, bias, gain (fan-in fixed) | base | base | 1 | base |
 | hidden (both sides grow) | base / √m | base / m | 1 | base · m |

@@ -1,4 +1,4 @@
-"""QK-norm: queries and keys are RMS-normalised per head before their product, so that attention logits stay bounded.
+"""QK-norm: queries and keys are RMS-normalised per head, so that attention logits stay bounded.
 
 It never touches the values or the mask, and it changes no sum over positions: each vector is
 normalised alone.
@@ -63,7 +63,7 @@ class QKNorm(nn.Module):
 
 
 def rms_normalised(x_K: Tensor, gain_K: Tensor, eps: float) -> Tensor:
-    """`x / sqrt(mean(x²) + eps) · gain` over the last axis (arXiv 1910.07467), in the dtype of `x_K`."""
+    """`x / sqrt(mean(x²) + eps) · gain` over the last axis (arXiv 1910.07467), in `x_K`'s dtype."""
     wide = torch.promote_types(x_K.dtype, torch.float32)
     x = x_K.to(wide)
     return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * gain_K.to(wide)).to(

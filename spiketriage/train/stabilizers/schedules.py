@@ -26,7 +26,7 @@ WHEN = "From step 0 of every run; WSD when the length of the run is not fixed."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmupCosine:
-    """Linear warm-up to `peak` at step `warmup_steps`, cosine to `floor` at `total_steps`, then `floor`.
+    """Linear warm-up to `peak`, cosine to `floor` at `total_steps`, then `floor`.
 
     arXiv 1608.03983, equation 5, without restarts.
     """
@@ -55,7 +55,7 @@ class WarmupCosine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmupStableDecay:
-    """Linear warm-up to `peak`, constant up to and including `decay_start`, then down to `floor` in `decay_steps`.
+    """Linear warm-up to `peak`, constant to `decay_start`, down to `floor` in `decay_steps`.
 
     The decay is `1 - sqrt(progress)` (arXiv 2405.18392, section 3, better than linear there); the
     shape as a whole is WSD of MiniCPM (arXiv 2404.06395, section 4).
@@ -83,7 +83,7 @@ class WarmupStableDecay:
         return self.floor + (self.peak - self.floor) * (1 - math.sqrt(min(max(progress, 0.0), 1.0)))
 
     def extended(self, *, resume_step: int, decay_start: int) -> WarmupStableDecay:
-        """The schedule of a run that goes on from the generation of `resume_step` and decays later (or earlier).
+        """The schedule of a run that goes on from `resume_step` and decays later (or earlier).
 
         Every step up to `resume_step` keeps its learning rate, so the run is continuous.
 

@@ -81,7 +81,7 @@ def capped_attention(
 
 
 def score_mod(cap: float) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """The same cap for `torch.nn.attention.flex_attention`, which applies `score_mod` before its block mask.
+    """The same cap for torch's `flex_attention`, which applies `score_mod` before its block mask.
 
     Its compiled kernel on an accelerator is not tested here; the uncompiled form is.
     """

@@ -81,7 +81,7 @@ def make_trainer(run: Path) -> Trainer:
         output_dir=str(run / "hf"),
         per_device_train_batch_size=8,
         gradient_accumulation_steps=2,
-        learning_rate=2e-3,
+        learning_rate=4e-3,
         lr_scheduler_type="cosine",
         warmup_steps=5,
         weight_decay=0.1,

@@ -1,4 +1,4 @@
-"""The code deployed at the restart keeps one layer in fp16 and lets the loss scale grow without an overflow check.
+"""The code of the restart keeps one layer in fp16 and grows the loss scale without a check.
 
 The first gradient beyond 65,504 becomes infinite, and the weights NaN; the same step in fp32 is
 finite.

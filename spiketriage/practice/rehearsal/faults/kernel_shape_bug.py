@@ -18,7 +18,7 @@ ABOUT = "attention is wrong for one batch shape only"
 
 
 def plant(stage: Staging) -> None:
-    """Break the shape of a short-row step that comes well after the restart and was not met since."""
+    """Break the shape of a short-row step well after the restart that was not met since."""
     length = _late_shape(stage)
     stage.edit_code(
         "model.py",

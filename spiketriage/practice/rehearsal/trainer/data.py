@@ -60,7 +60,7 @@ class Batch:
 
 
 def pack_lengths(config: Config) -> dict[int, int]:
-    """Steps whose rows are shorter than usual (length-bucketed steps), and their length in tokens."""
+    """Steps with shorter rows than usual (length-bucketed ones), and their length in tokens."""
     chooser = random.Random(f"{config.seed}/pack-lengths")
     lengths, step = {}, chooser.randint(9, 17)
     while step <= config.num_steps:

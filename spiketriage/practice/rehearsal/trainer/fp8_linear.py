@@ -95,7 +95,7 @@ def record_casts(trace: Trace, number: int, num_micro: int, record: StepRecorder
 
 
 def delay_steps(history_A: Tensor, number: int, num_micro: int) -> int:
-    """How many steps before microbatch `number` the largest amax of the history (newest first) was seen.
+    """How many steps before microbatch `number` the largest amax of the history was seen.
 
     0 also where nothing was seen yet.
     """

@@ -1,4 +1,4 @@
-"""How one forward pass is computed, and what it leaves behind for the recorder and for what learns from it.
+"""How one forward pass is computed, and what it leaves behind for those that look at it.
 
 This module holds data alone and computes nothing.
 """
@@ -25,7 +25,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masks:
-    """Where a position may attend (`attend_B1TT`), and which positions predict something (`valid_BT`); True: yes.
+    """Where a position may attend (`attend_B1TT`) and which positions predict (`valid_BT`).
 
     What a position that predicts nothing computes reaches no loss: a document's last token is
     attended by none.

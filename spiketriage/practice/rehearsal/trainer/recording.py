@@ -1,4 +1,4 @@
-"""What a step of the trainer tells the recorder of its batch and of its update, read off the tensors themselves.
+"""What a step of the trainer tells the recorder of its batch and its update.
 
 It never changes a tensor.
 """

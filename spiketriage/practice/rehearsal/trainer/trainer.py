@@ -56,7 +56,7 @@ SCALE_RULE = dynamic.ScaleRule(interval=50)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients:
-    """Reduced gradients by name, the global number of valid tokens, and what each microbatch left behind."""
+    """Reduced gradients by name, the global number of valid tokens, and the microbatch traces."""
 
     by_name: Mapping[str, Tensor]
     num_valid: int

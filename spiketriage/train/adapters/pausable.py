@@ -1,4 +1,4 @@
-"""A training loop in a thread that stands still between steps, so that a replay runs the very code of production.
+"""A training loop that can be paused between steps, so that a replay runs production's very code.
 
 It never runs the loop and its caller at the same time: one of the two always waits for the other.
 """
@@ -15,16 +15,11 @@ from spiketriage.errors import UsageError
 
 
 class Ended(BaseException):
-    """Unwinds a parked loop that is no longer wanted.
-
-    A loop's own `except Exception` does not see it.
-    """
+    """Unwinds a paused loop that is no longer needed, past its own `except Exception`."""
 
 
-class Parked:
-    """`loop` in a thread of its own.
-
-    It gives way whenever it calls `park`, and goes on at the next `go_on`.
+class PausableLoop:
+    """`loop` in a thread of its own: it gives way when it calls `pause`, and goes on at `resume`.
 
     What torch keeps by thread starts afresh there, as in a new process: gradients on, no autocast.
     """
@@ -34,11 +29,11 @@ class Parked:
         self._orders: SimpleQueue[bool] = SimpleQueue()
         self._answers: SimpleQueue[BaseException | None] = SimpleQueue()
         self._num_threads = torch.get_num_threads()
-        self._thread = threading.Thread(target=self._main, name="parked loop", daemon=True)
+        self._thread = threading.Thread(target=self._main, name="pausable loop", daemon=True)
         self._is_started = self.is_over = False
 
-    def go_on(self) -> None:
-        """Let the loop run until it parks or ends; raises what it raised.
+    def resume(self) -> None:
+        """Let the loop run until it pauses or ends; raises what it raised.
 
         Raises:
             UsageError: the loop has ended already.
@@ -54,8 +49,8 @@ class Parked:
         if error is not None:
             raise error
 
-    def park(self) -> None:
-        """Give way until the next `go_on`; called by the loop itself."""
+    def pause(self) -> None:
+        """Give way until the next `resume`; called by the loop itself."""
         self._answers.put(None)
         if not self._orders.get():
             raise Ended
@@ -75,7 +70,7 @@ class Parked:
             self._loop()
         except Ended:
             pass
-        except BaseException as raised:
+        except BaseException as raised:  # noqa: BLE001 - raised again where the caller waits
             error = raised
         self.is_over = True
         self._answers.put(error)

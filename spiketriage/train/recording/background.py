@@ -1,4 +1,4 @@
-"""A lane: one thread that does jobs in order, so that a disk, a network or a mirror may hang without anybody waiting.
+"""Jobs done in order by one background thread: a disk or a network may hang, and nobody waits.
 
 It never blocks whoever hands it a job and never grows without bound: what does not fit is refused
 and counted.
@@ -17,13 +17,12 @@ Job = Callable[[], bool]
 _LOG = logging.getLogger(__name__)
 
 
-class Lane:
+class BackgroundQueue:
     """A bounded queue and the daemon thread behind it.
 
-    The thread starts with the first job, or at once for `tick`.
-
-    A job returns whether it succeeded; one that fails or raises is counted in `num_failed`. `tick`
-    is called by the same thread between jobs, at most every `interval_s`.
+    The thread starts with the first job, or at once where there is a `tick`. A job returns whether
+    it succeeded; one that fails or raises is counted in `num_failed`. `tick` is called by the same
+    thread between jobs, at most every `interval_s`.
     """
 
     def __init__(
@@ -59,9 +58,9 @@ class Lane:
         return self.num_put - self._num_done
 
     def put(self, job: Job) -> int | None:
-        """Queue `job` and return its number, or None when the lane is full or closing.
+        """Queue `job` and return its number, or None when the queue is full or closing.
 
-        Never waits for a job.
+        It never waits for a job.
         """
         with self._condition:
             if self._closing or self.num_waiting >= self.max_jobs:
@@ -79,10 +78,7 @@ class Lane:
             return self._condition.wait_for(lambda: self._num_done >= number, timeout_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Take no more jobs and wait at most `timeout_s` for the rest.
-
-        False leaves the thread to itself.
-        """
+        """Take no more jobs; returns whether the thread was through within `timeout_s`."""
         with self._condition:
             self._closing = True
             self._condition.notify_all()
@@ -102,14 +98,15 @@ class Lane:
         due_s = time.monotonic() + self.interval_s
         while True:
             with self._condition:
-                if self._tick is None:
-                    patience_s = None
-                else:
+                patience_s: float | None = None
+                if self._tick is not None:
                     patience_s = max(0.0, due_s - time.monotonic())
                 self._condition.wait_for(lambda: self._jobs or self._closing, patience_s)
                 if self._closing and not self._jobs:
                     return
-                job = self._jobs.popleft() if self._jobs else None
+                job: Job | None = None
+                if self._jobs:
+                    job = self._jobs.popleft()
             if job is not None:
                 self._do(job)
             if self._tick is not None and time.monotonic() >= due_s:
@@ -126,7 +123,7 @@ class Lane:
     def _try(self, work: Callable[[], object]) -> bool:
         try:
             return bool(work())
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - nothing here may end a training job
             with suppress(Exception):
                 _LOG.warning("%s: %s: %s", self.name, type(error).__name__, error)
             return False
