@@ -273,10 +273,10 @@ def defenses(target: o.Target = None, as_json: o.Json = False) -> int:
     In bring-up order, on, off or unknown, with the evidence; a harness is read and never run.
     """
     from spiketriage.defenses import command as it
-    from spiketriage.practice.rehearsal.trainer.config import ALWAYS, DEFENSES
+    from spiketriage.practice.rehearsal.trainer.config import ALWAYS, OPTIONAL
 
     place = str(find_run(None)) if target is None else target
-    return show("defenses", it.run(place, switches=DEFENSES, built_in=ALWAYS), as_json)
+    return show("defenses", it.run(place, switches=OPTIONAL, built_in=ALWAYS), as_json)
 
 
 @app.command()

@@ -134,10 +134,10 @@ Faults = Annotated[
     list[str] | None,
     typer.Option("--fault", metavar="NAME|FILE.py", help="Fault to score; repeatable; else all."),
 ]
-Defenses = Annotated[
+Stabilizers = Annotated[
     list[str] | None,
     typer.Option(
-        "--defense",
+        "--stabilizer",
         metavar="NAME",
         help="Stabilizer to turn on; repeatable; `defenses` names them.",
     ),

@@ -23,7 +23,7 @@ def rehearse(
     fault: o.Fault = None,
     seed: o.Seed = 1,
     out: o.Out = None,
-    defense: o.Defenses = None,
+    stabilizer: o.Stabilizers = None,
     as_json: o.Json = False,
 ) -> int:
     """Train a small run with a planted fault, to practise on."""
@@ -39,7 +39,7 @@ def rehearse(
 
     return show(
         "rehearse",
-        it.run(fault=fault, seed=seed, out=out, defenses=tuple(defense or ()), argv=called()),
+        it.run(fault=fault, seed=seed, out=out, stabilizers=tuple(stabilizer or ()), argv=called()),
         as_json,
     )
 

@@ -114,7 +114,7 @@ def _command(name: str) -> str:
             "rehearse",
             "--fault",
             "healthy",
-            "--defense",
+            "--stabilizer",
             name,
             "--out",
             f"run-with-{name}",

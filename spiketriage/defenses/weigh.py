@@ -95,7 +95,9 @@ def _listed(settings: Sequence[Setting], layer: Layer, switches: Sequence[str]) 
 
     A member is on, and what could be a member and is not is off.
     """
-    lists = [one for one in settings if one.keys[-1] == "defenses" and isinstance(one.value, list)]
+    lists = [
+        one for one in settings if one.keys[-1] == "stabilizers" and isinstance(one.value, list)
+    ]
     return [
         Evidence(
             defense=name,

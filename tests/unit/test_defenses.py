@@ -27,7 +27,7 @@ from spiketriage.defenses.signals import from_scaler, from_steps, from_tensors
 from spiketriage.defenses.weigh import Evidence, from_settings, judged
 from spiketriage.errors import EvidenceError, RefusedError, SpiketriageError, UsageError
 from spiketriage.nouns.telemetry import StepRecord
-from spiketriage.practice.rehearsal.trainer.config import ALWAYS, DEFENSES
+from spiketriage.practice.rehearsal.trainer.config import ALWAYS, OPTIONAL
 from spiketriage.readers.config_file import flattened, read_config
 from spiketriage.readers.source_calls import read_calls
 from spiketriage.train.stabilizers import STABILIZERS
@@ -49,7 +49,7 @@ def test_a_configuration_is_read_as_its_project_means_it(name: str, tmp_path: Pa
     config, expected = CONFIGS[name]
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    result = defenses.run(str(path), switches=DEFENSES, built_in=ALWAYS)
+    result = defenses.run(str(path), switches=OPTIONAL, built_in=ALWAYS)
     rows = {
         row["name"]: row["status"] if row["needed"] else "not needed"
         for row in result.data["defenses"]
@@ -66,7 +66,7 @@ def test_every_defence_has_keys_and_every_lifted_name_exists() -> None:
             name for name in LIFTED[member.name] if not callable(getattr(module, name, None))
         ] == []
         exec(import_line(member.name), {})
-    assert [name for name in NAMES if name not in ALWAYS] == list(DEFENSES)
+    assert [name for name in NAMES if name not in ALWAYS] == list(OPTIONAL)
     assert {*ALWAYS} <= {*NAMES}
 
 
@@ -158,7 +158,7 @@ def test_experts_norms_and_scales_leave_traces() -> None:
 
 
 def test_a_run_of_ours_is_judged_by_telemetry_manifest_and_config(tmp_path: Path) -> None:
-    result = defenses.run(str(write_run(tmp_path / "run")), switches=DEFENSES, built_in=ALWAYS)
+    result = defenses.run(str(write_run(tmp_path / "run")), switches=OPTIONAL, built_in=ALWAYS)
     rows = {row["name"]: row for row in result.data["defenses"]}
     # run_folder.py: HPARAMS with clip/threshold 1.0, a schedule of 20 steps of warm-up, tensors
     # without experts
@@ -331,14 +331,14 @@ def test_whatever_a_configuration_holds_each_verdict_rests_on_a_key_in_it(
     config: dict[str, Any],
 ) -> None:
     flat = flattened(config, "c")
-    verdicts = judged(from_settings(flat, "config", switches=DEFENSES))
+    verdicts = judged(from_settings(flat, "config", switches=OPTIONAL))
     assert [one.stabilizer.name for one in verdicts] == NAMES
     for one in verdicts:
         assert one.status in ("on", "off", "unknown")
         assert one.status == "unknown" or one.because
         known = [f"{setting.name:.80} = " for setting in flat]
         assert all(any(text.startswith(name) for name in known) for text in one.because)
-    if not any({*setting.keys} & {*KEY_PARTS, "defenses"} for setting in flat):
+    if not any({*setting.keys} & {*KEY_PARTS, "stabilizers"} for setting in flat):
         assert {one.status for one in verdicts} == {"unknown"}
 
 
@@ -354,7 +354,7 @@ def test_any_bytes_are_settings_or_a_sentence(
     path.write_bytes(data)
     with suppress(SpiketriageError):  # anything else is a bug
         assert len(
-            defenses.run(str(path), switches=DEFENSES, built_in=ALWAYS).data["defenses"]
+            defenses.run(str(path), switches=OPTIONAL, built_in=ALWAYS).data["defenses"]
         ) == len(NAMES)
 
 
@@ -376,7 +376,7 @@ def test_the_command_prints_the_list_in_order_and_what_to_do_next(tmp_path: Path
     assert (done.returncode, done.stderr) == (0, "")
     heads = [line.split()[:3] for line in done.stdout.splitlines() if line[:2].strip().isdecimal()]
     assert [head[-1] for head in heads] == NAMES
-    told = "spiketriage rehearse --fault healthy --defense qk-norm --out run-with-qk-norm"
+    told = "spiketriage rehearse --fault healthy --stabilizer qk-norm --out run-with-qk-norm"
     assert done.stdout.endswith(f"next: {told}\n")
     assert f"    rehearse  {told}\n" in done.stdout
     assert "    import    from spiketriage.train.stabilizers.qk_norm import QKNorm\n" in done.stdout
@@ -396,25 +396,27 @@ def test_the_envelope_and_the_exit_codes(tmp_path: Path) -> None:
     assert (missing.returncode, json.loads(missing.stdout)["error"]["code"]) == (4, "evidence")
 
 
-def test_the_rehearsal_is_planned_with_the_defences_that_were_asked_for(tmp_path: Path) -> None:
+def test_the_rehearsal_is_planned_with_the_stabilizers_that_were_asked_for(tmp_path: Path) -> None:
     plant = (
         "from spiketriage.errors import UsageError\nNAME, CAUSE = 'x', None\ndef plant(stage):\n"
     )
-    (tmp_path / "told.py").write_text(f"{plant}    raise UsageError(str(stage.config.defenses))\n")
+    (tmp_path / "told.py").write_text(
+        f"{plant}    raise UsageError(str(stage.config.stabilizers))\n"
+    )
     words = (
         "rehearse",
         "--fault",
         "told.py",
         "--out",
         "run",
-        "--defense",
+        "--stabilizer",
         "z-loss",
-        "--defense",
+        "--stabilizer",
         "scaled-init",
     )
     done = call(*words, cwd=tmp_path)
     assert (done.returncode, done.stderr.strip()) == (2, "('z-loss', 'scaled-init')")
     refused = call(*words[:-1], "moe", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "no defence 'moe' can be turned on here" in refused.stderr
+    assert "no stabilizer 'moe' can be turned on here" in refused.stderr
     assert not (tmp_path / "run").exists()

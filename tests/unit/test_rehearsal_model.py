@@ -20,7 +20,7 @@ from spiketriage.train.stabilizers.mup import coordinate_check
 
 
 def test_a_gated_mlp_is_the_sum_over_chosen_experts() -> None:
-    model = GPT(Config(seed=3, num_steps=1, defenses=("router-balance",)))
+    model = GPT(Config(seed=3, num_steps=1, stabilizers=("router-balance",)))
     block, generator = model.blocks[0].double(), torch.Generator().manual_seed(3)
     x_BTD = torch.randn(2, 5, 48, generator=generator, dtype=torch.float64)
     valid_BT = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
@@ -74,7 +74,7 @@ def test_wider_models_move_by_no_more_under_mup(init: tuple[str, ...]) -> None:
                 num_steps=1,
                 d_model=width,
                 num_heads=width // 12,
-                defenses=(*names, *init),
+                stabilizers=(*names, *init),
             )
             model = Called(GPT(config))
             groups = optimizer_groups(model.model.named_parameters(), config)
@@ -99,7 +99,7 @@ def test_wider_models_move_by_no_more_under_mup(init: tuple[str, ...]) -> None:
 
 def test_at_the_base_width_mup_is_the_plain_model() -> None:
     plain, scaled = (
-        GPT(Config(seed=3, num_steps=1, d_model=24, num_heads=2, defenses=names))
+        GPT(Config(seed=3, num_steps=1, d_model=24, num_heads=2, stabilizers=names))
         for names in ((), ("mup",))
     )
     assert scaled.head.factor == plain.head.factor == 1.0
@@ -120,7 +120,7 @@ def test_first_weights_at_twice_the_base_width_have_the_base_model_s_std_by_role
     Scaled init draws by the fan-in, so that its base is √2 of what it drew.
     """
     plain, scaled = (
-        GPT(Config(seed=3, num_steps=1, defenses=(*init, *names))) for names in ((), ("mup",))
+        GPT(Config(seed=3, num_steps=1, stabilizers=(*init, *names))) for names in ((), ("mup",))
     )
     for name, weight in plain.named_parameters():
         factor = 1.0 if weight.dim() < 2 else hidden if name.startswith("blocks.") else other

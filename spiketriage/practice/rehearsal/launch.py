@@ -27,15 +27,15 @@ ATTEMPT_LIMIT_S = 900
 
 
 def run(
-    *, fault: str, seed: int, out: Path, defenses: Sequence[str], argv: Sequence[str]
+    *, fault: str, seed: int, out: Path, stabilizers: Sequence[str], argv: Sequence[str]
 ) -> StepResult:
-    """Rehearse: a complete run with `fault` at `out`, with the stabilizers `defenses` on top of the trainer's own.
+    """Rehearse: a complete run with `fault` at `out`, with `stabilizers` beside the trainer's own.
 
     Raises:
         UsageError: no such fault or stabilizer. RefusedError: `out` is not empty. TrialError: a
         process failed.
     """
-    make(load_fault(fault), seed, out, defenses)
+    make(load_fault(fault), seed, out, stabilizers)
     return StepResult(
         incident="",
         exit_code=0,
@@ -46,14 +46,14 @@ def run(
     )
 
 
-def make(fault: Fault, seed: int, out: Path, defenses: Sequence[str] = ()) -> staging.Staging:
+def make(fault: Fault, seed: int, out: Path, stabilizers: Sequence[str] = ()) -> staging.Staging:
     """Write and execute the run; returns the stage, so that a score can compare."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RefusedError(
             f"{out} exists and is not empty", hint="give --out a folder that does not exist yet"
         )
     stage = staging.prepare(seed)
-    stage.config = replace(stage.config, defenses=tuple(dict.fromkeys(defenses)))
+    stage.config = replace(stage.config, stabilizers=tuple(dict.fromkeys(stabilizers)))
     fault.plant(stage)
     # Built under another name and renamed at the end: a killed rehearsal never looks like a run.
     unfinished = out.resolve().with_name(f"{out.resolve().name}.unfinished")

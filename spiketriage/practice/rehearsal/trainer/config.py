@@ -10,9 +10,9 @@ from typing import Any
 from spiketriage.errors import UsageError
 
 # What this trainer can turn on, in bring-up order, beside the stabilizers that it always has. Two
-# of them bring along what they defend: `router-balance` the experts, `fp8-scaling` the 8-bit
+# of them bring along what they steady: `router-balance` the experts, `fp8-scaling` the 8-bit
 # products.
-DEFENSES = (
+OPTIONAL = (
     "z-loss",
     "scaled-init",
     "mup",
@@ -48,20 +48,20 @@ class Config:
     weight_decay: float = 0.1
     clip: float = 1.0
     save_every: int = 20
-    defenses: tuple[str, ...] = ()
+    stabilizers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        unknown = sorted({*self.defenses} - {*DEFENSES})
+        unknown = sorted({*self.stabilizers} - {*OPTIONAL})
         if unknown:
             message = (
-                f"no defence {', '.join(map(repr, unknown))} can be turned on here; there are "
-                f"{', '.join(DEFENSES)}"
+                f"no stabilizer {', '.join(map(repr, unknown))} can be turned on here; there are "
+                f"{', '.join(OPTIONAL)}"
             )
-            raise UsageError(message, hint=f"spiketriage rehearse --defense {DEFENSES[0]}")
+            raise UsageError(message, hint=f"spiketriage rehearse --stabilizer {OPTIONAL[0]}")
 
     def hparams(self) -> dict[str, Any]:
         """Every setting by name."""
-        return {**asdict(self), "defenses": list(self.defenses)}
+        return {**asdict(self), "stabilizers": list(self.stabilizers)}
 
     def schedule(self) -> dict[str, Any]:
         """The learning-rate schedule in the words of a generation's manifest."""
@@ -77,4 +77,4 @@ class Config:
 def read_config(path: Path) -> Config:
     """Settings from `config.json`."""
     settings = json.loads(path.read_text(encoding="utf-8"))
-    return Config(**{**settings, "defenses": tuple(settings.get("defenses", ()))})
+    return Config(**{**settings, "stabilizers": tuple(settings.get("stabilizers", ()))})

@@ -54,7 +54,7 @@ class Fp8Linear(Linear):
 
 def linear_class(config: Config) -> type[Linear]:
     """The kind of linear layer that the blocks are made of."""
-    if "fp8-scaling" in config.defenses:
+    if "fp8-scaling" in config.stabilizers:
         return Fp8Linear
     return Linear
 

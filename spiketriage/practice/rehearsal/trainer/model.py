@@ -67,9 +67,11 @@ class Block(nn.Module):
         self.out = linear(width, width, f"{place}.out")
         self.up = linear(width, 4 * width, f"{place}.up")
         self.down = linear(4 * width, width, f"{place}.down")
-        self.mixture = Mixture(config) if "router-balance" in config.defenses else None
-        self.qk_norm = QKNorm(width // config.num_heads) if "qk-norm" in config.defenses else None
-        self.capped = "softcap" in config.defenses
+        self.mixture = Mixture(config) if "router-balance" in config.stabilizers else None
+        self.qk_norm = (
+            QKNorm(width // config.num_heads) if "qk-norm" in config.stabilizers else None
+        )
+        self.capped = "softcap" in config.stabilizers
 
     def forward(self, x_BTD: Tensor, masks: Masks, how: Pass, trace: Trace) -> Tensor:
         """The residual stream after this block."""
@@ -120,7 +122,7 @@ class GPT(nn.Module):
                 else:
                     scale = 0.02
                 nn.init.normal_(parameter, std=scale, generator=generator)
-        if "scaled-init" in config.defenses:
+        if "scaled-init" in config.stabilizers:
             named = self.named_parameters()
             initialise_(
                 named,

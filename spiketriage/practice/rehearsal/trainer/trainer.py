@@ -84,8 +84,10 @@ class Trainer:
         self.loaded_step = 0
         self.last_step = 0
         self.num_tokens = 0
-        self.scale = dynamic.ScaleState(scale=1024.0) if "loss-scale" in config.defenses else None
-        self.guard = Guard(GUARD_POLICY) if "guard" in config.defenses else None
+        self.scale = (
+            dynamic.ScaleState(scale=1024.0) if "loss-scale" in config.stabilizers else None
+        )
+        self.guard = Guard(GUARD_POLICY) if "guard" in config.stabilizers else None
 
     def environment(self) -> Identity:
         """Identity of this process."""
@@ -268,14 +270,14 @@ class Trainer:
         """Forward and backward of one microbatch; returns its loss sum, detached."""
         masks = Masks(attend_B1TT=micro.mask_M1TT, valid_BT=micro.valid_MT)
         logits_MTV = self.model(micro.inputs_MT, masks, how, trace)
-        if "softcap" in self.config.defenses:
+        if "softcap" in self.config.stabilizers:
             logits_MTV = cap_logits(logits_MTV, LOGIT_CAP)
         losses_MT = (
             F.cross_entropy(logits_MTV.transpose(1, 2), micro.labels_MT, reduction="none")
             * micro.valid_MT
         )
         loss_sum = objective = losses_MT.sum()
-        if "z-loss" in self.config.defenses:
+        if "z-loss" in self.config.stabilizers:
             labels_MT = micro.labels_MT.masked_fill(~micro.valid_MT, IGNORE)
             objective = cross_entropy_sum(
                 logits_MTV, labels_MT, z_coefficient=Z_COEFFICIENT

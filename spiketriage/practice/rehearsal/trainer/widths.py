@@ -44,7 +44,7 @@ def base_width(config: Config) -> int:
 
     Its own without μP, where every factor is exactly 1.
     """
-    if "mup" in config.defenses:
+    if "mup" in config.stabilizers:
         return BASE_WIDTH
     return config.d_model
 
@@ -60,7 +60,7 @@ def scale_initial_(named: Iterable[tuple[str, Tensor]], config: Config) -> None:
     base = base_width(config)
     # Scaled init knows the fan-in of this width: the base model would have drawn with √m times its
     # std.
-    if "scaled-init" in config.defenses:
+    if "scaled-init" in config.stabilizers:
         to_base = math.sqrt(config.d_model / base)
     else:
         to_base = 1.0
@@ -74,7 +74,7 @@ def optimizer_groups(
     named: Iterable[tuple[str, nn.Parameter]], config: Config
 ) -> list[dict[str, Any]]:
     """Groups for AdamW; each has `lr_factor`, by which a step multiplies the schedule's rate."""
-    if "mup" not in config.defenses:
+    if "mup" not in config.stabilizers:
         parameters = [parameter for _, parameter in named]
         return [{"params": parameters, "lr_factor": 1.0, "weight_decay": config.weight_decay}]
     groups = param_groups(

@@ -22,7 +22,7 @@ from spiketriage.defenses import command
 from spiketriage.errors import EvidenceError, UsageError
 from spiketriage.nouns.telemetry import StepRecord
 from spiketriage.practice.rehearsal import staging
-from spiketriage.practice.rehearsal.trainer.config import ALWAYS, DEFENSES, Config, read_config
+from spiketriage.practice.rehearsal.trainer.config import ALWAYS, OPTIONAL, Config, read_config
 from spiketriage.practice.rehearsal.trainer.data import Batch
 from spiketriage.practice.rehearsal.trainer.experts import NUM_CHOSEN, NUM_EXPERTS
 from spiketriage.practice.rehearsal.trainer.passes import Masks, Pass, Trace
@@ -52,12 +52,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def prepared(run: Path, data: Path, *defenses: str) -> Path:
+def prepared(run: Path, data: Path, *stabilizers: str) -> Path:
     """A run folder with data and `config.json`, not yet trained."""
     run.mkdir()
     (run / "data").symlink_to(data)
     config = Config(
-        seed=140, num_steps=NUM_STEPS, save_every=SAVE_EVERY, warmup_steps=4, defenses=defenses
+        seed=140,
+        num_steps=NUM_STEPS,
+        save_every=SAVE_EVERY,
+        warmup_steps=4,
+        stabilizers=stabilizers,
     )
     (run / "config.json").write_text(staging.config_text(config), encoding="utf-8")
     return run
@@ -87,7 +91,7 @@ def train(run: Path, *, until: int = NUM_STEPS) -> Trainer:
 def test_all_of_them_together_learn_and_a_resumed_run_repeats_every_digest(
     tmp_path: Path, data: Path
 ) -> None:
-    run = prepared(tmp_path / "run", data, *DEFENSES)
+    run = prepared(tmp_path / "run", data, *OPTIONAL)
     train(run)
     again = tmp_path / "again"
     shutil.copytree(
@@ -115,12 +119,12 @@ def test_all_of_them_together_learn_and_a_resumed_run_repeats_every_digest(
         "num_skipped_in_row": 0,
         "num_skipped": 0,
     }
-    assert one.hparams["defenses"] == list(DEFENSES)
+    assert one.hparams["stabilizers"] == list(OPTIONAL)
     # What the desk says of the run: everything is on; nothing that it keeps speaks of the sum over
     # microbatches.
     rows = {
         row["name"]: row["status"]
-        for row in command.run(str(run), switches=DEFENSES, built_in=ALWAYS).data["defenses"]
+        for row in command.run(str(run), switches=OPTIONAL, built_in=ALWAYS).data["defenses"]
     }
     assert {name for name, status in rows.items() if status != "on"} == {"fp32-accumulation"}
     _needs_its_scales(again, data)
@@ -141,7 +145,7 @@ def series(record: StepRecord, name: str, *shape: int) -> Tensor:
 
 def test_each_of_them_alone_changes_the_run_where_it_should(tmp_path: Path, data: Path) -> None:
     chains = {}
-    for name in ("none", *DEFENSES):
+    for name in ("none", *OPTIONAL):
         run = prepared(tmp_path / name, data, *(() if name == "none" else (name,)))
         train(run, until=1)
         (chains[name],) = read_telemetry(run / "telemetry").lineage(0)
@@ -243,7 +247,7 @@ def test_the_objective_has_the_router_s_z_loss_of_all_layers(tmp_path: Path, dat
 def test_a_pass_learns_amax_and_a_probe_leaves_the_whole_state_alone(
     tmp_path: Path, data: Path
 ) -> None:
-    run = prepared(tmp_path / "run", data, *DEFENSES)
+    run = prepared(tmp_path / "run", data, *OPTIONAL)
     one = train(run, until=2)
     first, second = read_telemetry(run / "telemetry").lineage(0)
     # Of every microbatch 12 layers with input and weight, and the gradients on the way back
@@ -330,11 +334,11 @@ def test_an_overflow_skips_the_update_halves_the_scale_and_leaves_the_state_alon
     assert not math.isfinite(record.metrics["grad/norm"])
 
 
-def test_unknown_defenses_are_refused_and_that_there_are_none_is_written(tmp_path: Path) -> None:
+def test_unknown_stabilizers_are_refused_and_that_there_are_none_is_written(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="zloss"):
-        Config(seed=1, num_steps=1, defenses=("zloss",))
+        Config(seed=1, num_steps=1, stabilizers=("zloss",))
     plain = Config(seed=1, num_steps=1)
-    assert json.loads(staging.config_text(plain))["defenses"] == []
+    assert json.loads(staging.config_text(plain))["stabilizers"] == []
     (tmp_path / "config.json").write_text(staging.config_text(plain))
     assert read_config(tmp_path / "config.json") == plain
 
