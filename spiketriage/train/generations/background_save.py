@@ -1,6 +1,4 @@
-"""Saves a generation while training goes on.
-
-The state is copied before `save` returns, a thread writes the copy.
+"""Saves a generation while training goes on, from a copy of the state that `save` makes.
 
 This module never writes what the training step has changed since, and never has two saves under
 way.
@@ -21,18 +19,18 @@ from spiketriage.train.generations.rank_state import RankState, digest_state
 
 
 class BackgroundSaver:
-    """Saves into `checkpoints` one generation after the other.
+    """Saves into `generations_folder` one generation after the other, in a thread.
 
-    Made on every rank, since it makes a gloo group.
-
-    The thread's collectives run in that group, so that they never mix with those of the training
-    step. Staging costs one pass over this rank's tensors and a copy of them on the host (from an
-    accelerator: untested).
+    It is made on every rank, since it makes a gloo group, in which the thread's collectives run, so
+    that they never mix with those of the training step. Staging costs one pass over this rank's
+    tensors and a copy of them on the host (from an accelerator: untested).
     """
 
-    def __init__(self, checkpoints: Path) -> None:
-        self._checkpoints = checkpoints
-        self._group = dist.new_group(backend="gloo") if dist.is_initialized() else None
+    def __init__(self, generations_folder: Path) -> None:
+        self._generations_folder = generations_folder
+        self._group: dist.ProcessGroup | None = None
+        if dist.is_initialized():
+            self._group = dist.new_group(backend="gloo")
         self._thread: threading.Thread | None = None
         self._saved: Path | None = None
         self._error: BaseException | None = None
@@ -69,7 +67,7 @@ class BackgroundSaver:
 
     def _write(self, staged: Staged) -> None:
         try:
-            self._saved = write(self._checkpoints, staged, group=self._group)
+            self._saved = write(self._generations_folder, staged, group=self._group)
         except (
             SpiketriageError,
             RuntimeError,

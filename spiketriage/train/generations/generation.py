@@ -1,6 +1,4 @@
-"""Native generations.
-
-Tensors through DCP, a file a rank for the rest, then the manifest and `COMPLETE`.
+"""Generations: tensors through DCP, a file a rank for the rest, then the manifest and `COMPLETE`.
 
 This module never overwrites a generation (one whose step is saved again is moved aside), and never
 treats a folder without `COMPLETE` as one.
@@ -8,6 +6,7 @@ treats a folder without `COMPLETE` as one.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -60,39 +59,33 @@ class Staged:
     provenance: Provenance
 
 
-def save(checkpoints: Path, *, step: int, state: RankState, provenance: Provenance) -> Path:
-    """Write the generation of `step`.
+def save(generations_folder: Path, *, step: int, state: RankState, provenance: Provenance) -> Path:
+    """Write the generation of `step` and return its folder; collective over all ranks.
 
-    Collective over all ranks of the default process group, if there is one.
-
-    Returns the generation's folder. `COMPLETE` exists only when every file of every rank is on
-    disk.
+    `COMPLETE` exists only when every file of every rank is on disk.
 
     Raises:
         PartialError: a rank could not write (every rank raises); what was complete before still is.
     """
     return write(
-        checkpoints,
+        generations_folder,
         Staged(step=step, state=state, digests=digest_state(state), provenance=provenance),
         group=None,
     )
 
 
-def write(checkpoints: Path, staged: Staged, *, group: dist.ProcessGroup | None) -> Path:
+def write(generations_folder: Path, staged: Staged, *, group: dist.ProcessGroup | None) -> Path:
     """Write what was staged, as `save` does, with collectives of `group` alone."""
-    folder = checkpoints / wire.generation_name(staged.step)
-    groups = staged.state.groups
+    folder = generations_folder / wire.generation_name(staged.step)
     contiguous = {}
-    for name, held in groups.items():
-        contiguous[name] = {key: one.contiguous() for key, one in held.items()}
+    for kind, tensors in staged.state.groups.items():
+        contiguous[kind] = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    rank = place(group).rank
     try:
-        together(lambda: _make_room(folder) if place(group).rank == 0 else None, group=group)
+        together(lambda: _make_room(folder, rank), group=group)
         together(lambda: generation_tensors.write(folder, contiguous, group=group), group=group)
-        parts = gathered(lambda: _write_rest(folder, staged, place(group).rank), group=group)
-        together(
-            lambda: _complete(folder, staged, parts) if place(group).rank == 0 else None,
-            group=group,
-        )
+        parts = gathered(lambda: _write_rest(folder, staged, rank), group=group)
+        together(lambda: _complete(folder, staged, parts, rank), group=group)
     except EvidenceError as error:
         raise PartialError(
             f"{folder}: this generation was not saved: {error.message}",
@@ -162,32 +155,30 @@ def read_state(folder: Path, like: Mapping[str, Tensor] = NO_TENSORS) -> RankSta
     )
 
 
-def generations(checkpoints: Path) -> tuple[Path, ...]:
+def generations(generations_folder: Path) -> tuple[Path, ...]:
     """Folders that are named as generations, complete or not, the newest first."""
-    found = (
-        (step, path)
-        for path in checkpoints.glob("step-*")
-        if (step := wire.step_of(path.name)) is not None
-    )
-    return tuple(path for _, path in sorted(found, reverse=True))
+    by_step: list[tuple[int, Path]] = []
+    for path in generations_folder.glob("step-*"):
+        step = wire.step_of(path.name)
+        if step is not None:
+            by_step.append((step, path))
+    return tuple(path for _, path in sorted(by_step, reverse=True))
 
 
-def newest_complete(checkpoints: Path) -> Path | None:
-    """The complete generation with the highest step.
-
-    Incomplete and damaged ones are passed over.
-    """
-    return next(
-        (folder for folder in generations(checkpoints) if _manifest(folder) is not None), None
-    )
+def newest_complete(generations_folder: Path) -> Path | None:
+    """The complete generation with the highest step; damaged ones are passed over."""
+    for folder in generations(generations_folder):
+        if _manifest(folder) is not None:
+            return folder
+    return None
 
 
-def newest_known_good(checkpoints: Path, before: int) -> Path | None:
+def newest_known_good(generations_folder: Path, before: int) -> Path | None:
     """The newest generation before step `before` that is complete, finite and agreed on by all.
 
     It reads manifests alone; `load_verified` then reads every byte.
     """
-    for folder in generations(checkpoints):
+    for folder in generations(generations_folder):
         manifest = _manifest(folder)
         if manifest is None or manifest.step >= before:
             continue
@@ -212,11 +203,10 @@ def _manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def _make_room(folder: Path) -> None:
-    """An empty folder.
-
-    What stands in its place, complete or left by a killed save, is moved aside.
-    """
+def _make_room(folder: Path, rank: int) -> None:
+    """The first rank makes an empty folder; what stood in its place is moved aside."""
+    if rank != 0:
+        return
     if folder.exists():
         aside = folder.parent / wire.SUPERSEDED
         aside.mkdir(exist_ok=True)
@@ -231,17 +221,18 @@ def _write_rest(folder: Path, staged: Staged, rank: int) -> _Part:
     """Write this rank's file, and take the digest of every file that this rank has written."""
     own = rank_file.write(folder, staged.state, rank)
     durable.sync(folder / wire.TENSORS)
-    written = [
-        path for path in sorted((folder / wire.TENSORS).iterdir()) if _wrote(path.name) == rank
-    ]
-    return _Part(
-        files=tuple(_entry(folder, path) for path in (own, *written)),
-        digests=staged.digests,
-        cursor=canonical(staged.state.cursor).decode() if staged.state.is_cursor_global else "",
-    )
+    written = [own]
+    for path in sorted((folder / wire.TENSORS).iterdir()):
+        if _writer_of(path.name) == rank:
+            written.append(path)
+    cursor = ""
+    if staged.state.is_cursor_global:
+        cursor = canonical(staged.state.cursor).decode()
+    files = tuple(_entry(folder, path) for path in written)
+    return _Part(files=files, digests=staged.digests, cursor=cursor)
 
 
-def _wrote(name: str) -> int:
+def _writer_of(name: str) -> int:
     """The rank that has a tensor file in its own page cache; the rest is the first rank's."""
     named = re.match(r"__(\d+)_", name)
     if named:
@@ -254,8 +245,10 @@ def _entry(folder: Path, path: Path) -> FileEntry:
     return FileEntry(path=name, size_bytes=path.stat().st_size, digest=digests.tree_of_file(path))
 
 
-def _complete(folder: Path, staged: Staged, parts: list[_Part]) -> None:
-    """Write the manifest and, when it is on disk, the mark of completion."""
+def _complete(folder: Path, staged: Staged, parts: list[_Part], rank: int) -> None:
+    """The first rank writes the manifest and, when it is on disk, the mark of completion."""
+    if rank != 0:
+        return
     if len({part.cursor for part in parts}) > 1:
         raise EvidenceError("the data cursor is said to be global, but differs between ranks")
     by_rank = {wire.rank_name(rank): part.digests for rank, part in enumerate(parts)}
@@ -265,23 +258,17 @@ def _complete(folder: Path, staged: Staged, parts: list[_Part]) -> None:
         step=staged.step,
         num_tokens=staged.state.num_tokens,
         world_size=len(parts),
-        files=tuple(entry for part in parts for entry in part.files),
-        fields={rank: dict(found.fields) for rank, found in by_rank.items()},
-        tensors={
-            rank: {group: dict(held) for group, held in one.tensors.items()}
-            for rank, one in by_rank.items()
-        },
+        files=tuple(itertools.chain.from_iterable(part.files for part in parts)),
+        fields={name: dict(held.fields) for name, held in by_rank.items()},
+        tensors={name: dict(held.tensors) for name, held in by_rank.items()},
         scheduler=dict(staged.state.scheduler),
         model_digest=model_digest(staged.state.params),
-        nonfinite={rank: found.nonfinite for rank, found in by_rank.items() if found.nonfinite},
+        nonfinite={name: held.nonfinite for name, held in by_rank.items() if held.nonfinite},
         **stated,
     )
     data = json.dumps(wire.to_json(manifest), indent=1, sort_keys=True).encode()
-    for name, content in (
-        (wire.MANIFEST_NAME, data),
-        (wire.COMPLETE_NAME, digests.of_bytes(data).encode()),
-    ):
-        durable.write(folder / name, content)
+    durable.write(folder / wire.MANIFEST_NAME, data)
+    durable.write(folder / wire.COMPLETE_NAME, digests.of_bytes(data).encode())
 
 
 def _refuse(problems: Iterator[CorruptFileError]) -> None:

@@ -80,5 +80,5 @@ def put(state: RankState, model: nn.Module, optimizer: torch.optim.Optimizer) ->
         name, _, moment = key.rpartition("/")
         moments.setdefault(name, {})[moment] = value
     optimizer.state.clear()
-    for name, held in moments.items():
-        optimizer.state[params[name]] = held
+    for name, own_moments in moments.items():
+        optimizer.state[params[name]] = own_moments

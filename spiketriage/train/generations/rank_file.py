@@ -1,6 +1,4 @@
-"""The file of a rank in a generation.
-
-Scheduler, scaler, guard, generators and data cursor, for any number of ranks.
+"""The file of a rank in a generation: scheduler, scaler, guard, generators and data cursor.
 
 This module never guesses: where another number of ranks cannot go on, it says why.
 """
@@ -51,8 +49,8 @@ def read(folder: Path) -> dict[str, Any]:
 
 def _read_rank(path: Path) -> dict[str, Any]:
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-        return {name: held[name] for name in FIELDS}
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return {name: stored[name] for name in FIELDS}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EvidenceError(f"{path}: cannot be read: {error}") from error
 
@@ -65,7 +63,7 @@ def _reshared(folder: Path, saved: list[dict[str, Any]], world_size: int) -> dic
     """
     ranks = f"{folder}: saved by {len(saved)} ranks, loaded by {world_size}"
     for name in _SHARED:
-        if any(one[name] != saved[0][name] for one in saved):
+        if any(rank[name] != saved[0][name] for rank in saved):
             raise EvidenceError(f"{ranks}: {name} differs between the ranks that saved", hint=_HINT)
     if not saved[0]["is_cursor_global"]:
         raise EvidenceError(
@@ -73,4 +71,4 @@ def _reshared(folder: Path, saved: list[dict[str, Any]], world_size: int) -> dic
             "go on from it",
             hint=_HINT,
         )
-    return {**saved[0], "rng": {}, "guard": of_all_ranks([one["guard"] for one in saved])}
+    return {**saved[0], "rng": {}, "guard": of_all_ranks([rank["guard"] for rank in saved])}

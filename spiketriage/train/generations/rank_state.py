@@ -50,9 +50,7 @@ class RankState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDigests:
-    """Hex digests of what a rank holds: one a field, one a tensor by group and name.
-
-    Names of what is not finite.
+    """Hex digests of what a rank holds, by field and by tensor, and the names of nonfinites.
 
     The field `placement` is the number of ranks and how tensors lie on them: the other fields can
     be compared only where it is equal.
@@ -65,33 +63,29 @@ class StateDigests:
 
 def digest_state(state: RankState) -> StateDigests:
     """Digests of `state`, the same before a save and after a load onto the same ranks."""
-    taken = {
-        group: {
-            local_key(name, tensor): digest(local_part(tensor)) for name, tensor in tensors.items()
-        }
-        for group, tensors in state.groups.items()
-    }
-    tensors = {
-        group: {name: one.digest.hex() for name, one in found.items()}
-        for group, found in taken.items()
-    }
-    fields = {group: digests.of_mapping(parts) for group, parts in tensors.items()}
+    by_group: dict[str, dict[str, str]] = {}
+    nonfinite: list[str] = []
+    for group, tensors in state.groups.items():
+        by_group[group] = {}
+        for name, tensor in tensors.items():
+            key = local_key(name, tensor)
+            taken = digest(local_part(tensor))
+            by_group[group][key] = taken.digest.hex()
+            if not taken.finite:
+                nonfinite.append(key)
+    fields = {group: digests.of_mapping(of_tensors) for group, of_tensors in by_group.items()}
     for name in ("scheduler", "scaler", "guard", "rng", "cursor"):
         fields[name] = digests.of_bytes(canonical(getattr(state, name)))
     fields[PLACEMENT] = digests.of_bytes(
         canonical({"num_ranks": place().world_size, **_shards(state.groups)})
     )
-    nonfinite = tuple(
-        name for found in taken.values() for name, one in found.items() if not one.finite
-    )
-    return StateDigests(fields=fields, tensors=tensors, nonfinite=nonfinite)
+    return StateDigests(fields=fields, tensors=by_group, nonfinite=tuple(nonfinite))
 
 
 def model_digest(params: Mapping[str, Tensor]) -> str:
     """Digest of the model's parameter names, shapes and dtypes, whatever the sharding."""
-    return digests.of_mapping(
-        {name: f"{one.dtype}{list(one.shape)}" for name, one in params.items()}
-    )
+    kinds = {name: f"{param.dtype}{list(param.shape)}" for name, param in params.items()}
+    return digests.of_mapping(kinds)
 
 
 def canonical(value: Mapping[str, Any]) -> bytes:
@@ -101,9 +95,10 @@ def canonical(value: Mapping[str, Any]) -> bytes:
 
 def _shards(groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, list[int]]:
     """Shape of every piece that is not a whole tensor, by name."""
-    return {
-        f"{group} {key}": list(local_part(tensor).shape)
-        for group, tensors in groups.items()
-        for name, tensor in tensors.items()
-        if (key := local_key(name, tensor)) != name
-    }
+    shapes: dict[str, list[int]] = {}
+    for group, tensors in groups.items():
+        for name, tensor in tensors.items():
+            key = local_key(name, tensor)
+            if key != name:
+                shapes[f"{group} {key}"] = list(local_part(tensor).shape)
+    return shapes

@@ -39,7 +39,7 @@ class Retention:
             )
 
 
-def retain(checkpoints: Path, rule: Retention, *, newest_step: int) -> tuple[Path, ...]:
+def retain(generations_folder: Path, rule: Retention, *, newest_step: int) -> tuple[Path, ...]:
     """Delete what `rule` lets go after the save of `newest_step`, and return it; call on one rank.
 
     Kept are the newest, everything younger than the detection delay, the newest known-good one that
@@ -47,21 +47,21 @@ def retain(checkpoints: Path, rule: Retention, *, newest_step: int) -> tuple[Pat
     (`spiketriage freeze` makes these).
     """
     horizon = newest_step - rule.detection_delay_steps
-    anchor = newest_known_good(checkpoints, before=horizon + 1)
+    anchor = newest_known_good(generations_folder, before=horizon + 1)
     if anchor is None:
         # nothing old enough is known to be good: whatever is there may be the last resort
         return ()
-    complete = [path for path in generations(checkpoints) if (path / wire.COMPLETE_NAME).is_file()]
-    old = [
-        path for path in complete[rule.keep_newest :] if path != anchor and _step(path) <= horizon
+    complete = [
+        path for path in generations(generations_folder) if (path / wire.COMPLETE_NAME).is_file()
     ]
-    aside = [
-        path for path in (checkpoints / wire.SUPERSEDED).glob("step-*.*") if _step(path) <= horizon
-    ]
-    gone = tuple(path for path in (*old, *aside) if not is_pinned(path))
-    for path in gone:
-        _delete(path)
-    return gone
+    candidates = [path for path in complete[rule.keep_newest :] if path != anchor]
+    candidates += (generations_folder / wire.SUPERSEDED).glob("step-*.*")
+    gone = []
+    for path in candidates:
+        if _step(path) <= horizon and not is_pinned(path):
+            _delete(path)
+            gone.append(path)
+    return tuple(gone)
 
 
 def is_pinned(generation: Path) -> bool:
@@ -72,9 +72,8 @@ def is_pinned(generation: Path) -> bool:
 
 
 def _step(path: Path) -> int:
-    step = wire.step_of(
-        path.name.partition(".")[0]
-    )  # what was moved aside has a number behind its name
+    # What was moved aside has a number behind its name.
+    step = wire.step_of(path.name.partition(".")[0])
     assert step is not None
     return step
 

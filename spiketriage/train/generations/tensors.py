@@ -1,6 +1,4 @@
-"""A generation's tensors through `torch.distributed.checkpoint`.
-
-Written under one sharding, read under any other.
+"""A generation's tensors through `torch.distributed.checkpoint`: any sharding reads any other.
 
 This module never converts a dtype, and never trusts what it reads: whoever needs trust verifies the
 files first.
@@ -36,9 +34,7 @@ _SHOWN = 3
 
 
 def write(folder: Path, groups: Groups, *, group: dist.ProcessGroup | None = None) -> None:
-    """Write every tensor below `folder`.
-
-    Collective over `group`. Replicas are written by one of their ranks.
+    """Write every tensor below `folder`; collective, and one rank of several writes a replica.
 
     Raises:
         CheckpointException, OSError: a rank could not write.
@@ -108,18 +104,15 @@ def fill(room: Room) -> None:
 
 
 def _flat(groups: Groups) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for name, tensors in groups.items():
-        for key, tensor in tensors.items():
-            result[wire.tensor_key(name, key)] = tensor
-    return result
+    by_key: dict[str, Any] = {}
+    for group, tensors in groups.items():
+        for name, tensor in tensors.items():
+            by_key[wire.tensor_key(group, name)] = tensor
+    return by_key
 
 
 def _owner(group: str, name: str, like: Mapping[str, Tensor]) -> Tensor | None:
-    """The live parameter whose placement a tensor takes.
-
-    A step count stays on the host, as optimizers keep it.
-    """
+    """The live parameter whose placement a tensor takes; step counts stay on the host."""
     if group == "params":
         return like.get(name)
     parameter, _, moment = name.rpartition("/")

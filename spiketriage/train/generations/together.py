@@ -20,10 +20,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """This process among the ranks of a group (by default of all).
-
-    One of one where there is no process group.
-    """
+    """This process among the ranks of a group; one of one where there is no process group."""
 
     rank: int
     world_size: int
@@ -51,19 +48,20 @@ def together(work: Callable[[], Made], *, group: dist.ProcessGroup | None = None
         error = failure
     except (OSError, CheckpointException) as failure:
         error = EvidenceError(reason(failure))
-    told = Ballot(group=group).gather(error.message if error else None)
-    failed = [rank for rank, message in enumerate(told) if message is not None]
+    own_message: str | None = None
+    if error is not None:
+        own_message = error.message
+    messages = Ballot(group=group).gather(own_message)
+    failed = [rank for rank, message in enumerate(messages) if message is not None]
     if error is not None and failed[0] == place(group).rank:
         raise error
     if failed:
-        raise EvidenceError(f"rank {failed[0]}: {told[failed[0]]}") from error
+        raise EvidenceError(f"rank {failed[0]}: {messages[failed[0]]}") from error
     return made[0]
 
 
 def gathered(work: Callable[[], Made], *, group: dist.ProcessGroup | None = None) -> list[Made]:
-    """What `work` returned on every rank, in the order of ranks.
-
-    Collective, for small picklable values.
+    """What `work` returned on every rank, in order; collective, for small picklable values.
 
     Raises:
         EvidenceError: as `together`.
@@ -72,10 +70,7 @@ def gathered(work: Callable[[], Made], *, group: dist.ProcessGroup | None = None
 
 
 def reason(error: BaseException) -> str:
-    """The sentence in an error.
-
-    Of torch's wrapper around the ranks' own errors, the first of these.
-    """
+    """The sentence in an error; of torch's wrapper around the ranks' errors, that of the first."""
     if isinstance(error, CheckpointException) and error.failures:
         rank, (inner, _) = min(error.failures.items())
         return f"rank {rank}: {reason(inner)}"

@@ -18,10 +18,7 @@ from spiketriage.wire.chain import PLACEMENT
 
 
 def file_problems(folder: Path, manifest: Manifest) -> Iterator[CorruptFileError]:
-    """What is wrong with this rank's share of the files.
-
-    The first rank looks for missing and foreign ones, too.
-    """
+    """What is wrong with this rank's share of the files; the first rank looks at the list, too."""
     here = place()
     if here.rank == 0:
         yield from _listing_problems(folder, manifest)
@@ -42,10 +39,9 @@ def _listing_problems(folder: Path, manifest: Manifest) -> Iterator[CorruptFileE
             folder / name, "file", expected="only what the manifest lists", seen="one more"
         )
     for name, entry in listed.items():
+        seen = "no such file"
         if name in present:
             seen = f"{present[name].stat().st_size} bytes"
-        else:
-            seen = "no such file"
         if seen != f"{entry.size_bytes} bytes":
             yield CorruptFileError(
                 folder / name, "size", expected=f"{entry.size_bytes} bytes", seen=seen
@@ -55,10 +51,7 @@ def _listing_problems(folder: Path, manifest: Manifest) -> Iterator[CorruptFileE
 def field_problems(
     folder: Path, manifest: Manifest, seen: StateDigests
 ) -> Iterator[CorruptFileError]:
-    """What was read and is not what was saved.
-
-    On the same ranks every field, on others every tensor that is whole.
-    """
+    """What is not as it was saved: on the same ranks any field, on others any whole tensor."""
     rank = wire.rank_name(place().rank)
     saved = manifest.fields.get(rank, {})
     if saved.get(PLACEMENT) == seen.fields[PLACEMENT]:
