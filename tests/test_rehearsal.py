@@ -68,6 +68,7 @@ def plants(stage: Staging, before: Staging) -> int:
     return sum(bool(one) for one in (edits, hook, rotten, replaced))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_each_plant_follows_from_the_seed_and_moves_with_it(
     name: str, stages: dict[tuple[str, int], Staging], clean: dict[int, Staging]
@@ -91,6 +92,7 @@ def test_the_stage_itself_moves_with_the_seed(clean: dict[int, Staging]) -> None
         assert stage.restart_step % stage.config.save_every == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_each_change_of_code_applies_exactly_once_and_compiles(
     name: str, stages: dict[tuple[str, int], Staging], tmp_path: Path
@@ -136,6 +138,7 @@ def computes(source: str) -> str:
     return ast.dump(tree)
 
 
+@pytest.mark.slow
 def test_rot_lies_on_disk_alone_and_the_index_keeps_saying_what_was(
     stages: dict[tuple[str, int], Staging], tmp_path: Path
 ) -> None:

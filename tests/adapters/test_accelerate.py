@@ -19,12 +19,13 @@ from accelerate import Accelerator
 
 from spiketriage.train.adapters.accelerate import AccelerateJob, AccelerateLoop
 
+pytestmark = pytest.mark.slow
+
 ROTTEN = (
     13  # of 80 rows; 5 micro-batches a rank and epoch, so that the third step of an epoch has one
 )
 
 
-@pytest.mark.slow
 def test_two_ranks_agree_on_every_skip_and_are_replayed_bit_for_bit(tmp_path: Path) -> None:
     run = rows_with_rot(tmp_path / "run", num_rows=80, rotten=ROTTEN)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

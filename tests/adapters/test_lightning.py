@@ -27,9 +27,8 @@ from spiketriage.train.adapters.lightning import LightningJob, LightningLoop
 from spiketriage.train.adapters.source import Source
 from spiketriage.train.guarding.guard import Policy
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore"
-)  # Lightning warns of its own and of a small machine's habits
+# Lightning warns of its own and of a small machine's habits.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 ROWS, MICRO = 26, 4  # 7 micro-batches an epoch, 2 a step: steps 4 and 8 have one
 

@@ -33,6 +33,8 @@ from spiketriage.train.guarding.guard import Policy
 from spiketriage.train.harness import Context, Overrides
 from spiketriage.train.recording.recorder import Recorder
 
+pytestmark = pytest.mark.slow
+
 ROWS, MICRO, NUM_MICRO = 26, 4, 2  # 7 micro-batches an epoch: every fourth step has one
 ROTTEN = 5
 

@@ -62,6 +62,7 @@ def bare(tmp_path: Path) -> Path:
     return site
 
 
+@pytest.mark.slow
 def test_the_training_side_records_guards_saves_and_loads_with_torch_and_numpy_alone(
     bare: Path, tmp_path: Path
 ) -> None:

@@ -346,6 +346,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_moment_leaves_every_generation_whole_or_unfinished(tmp_path: Path) -> None:
     chooser = random.Random(20261130)
     tests = Path(__file__).parent
@@ -390,6 +391,7 @@ with exit_with_code():
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_ends_with_a_sentence_and_costs_only_the_new_generation(
     tmp_path: Path,
 ) -> None:

@@ -325,6 +325,7 @@ with exit_with_code():
 """
 
 
+@pytest.mark.slow
 def test_a_stop_is_an_exit_code_of_its_own_and_a_sentence() -> None:
     done = subprocess.run(
         [sys.executable, "-c", STOPPING],

@@ -177,6 +177,7 @@ def test_a_segment_cut_anywhere_still_gives_every_step_before_the_cut(
     )
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_inside_a_step_loses_that_step_alone(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys\n"
@@ -250,6 +251,7 @@ def test_a_step_recorded_while_the_disk_failed_does_not_cost_the_steps_after_it(
     assert ([record.step for record in segment.steps], segment.problem) == ([2, 3], "")
 
 
+@pytest.mark.slow
 def test_a_write_that_the_disk_takes_in_part_does_not_cost_the_steps_after_it(
     tmp_path: Path,
 ) -> None:
@@ -280,6 +282,7 @@ def test_a_write_that_the_disk_takes_in_part_does_not_cost_the_steps_after_it(
     assert [record.step for record in segment.steps] == [1, 2, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_the_training_side_loads_neither_the_desk_nor_its_libraries() -> None:
     command = [sys.executable, "-c", FOREIGN]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -68,6 +68,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_killed_a_hundred_times_at_random_points_everything_before_is_readable(
     tmp_path: Path,
 ) -> None:
@@ -285,6 +286,7 @@ def test_a_recorded_step_asks_no_tensor_for_its_value(
     assert len(record.digests) == 50 * (4 + 3)
 
 
+@pytest.mark.slow
 def test_a_step_that_never_ends_is_in_the_file_while_it_hangs(tmp_path: Path) -> None:
     with (
         Recorder(tmp_path, rank=0, identity=IDENTITY, stall_after_s=0.01) as recorder,

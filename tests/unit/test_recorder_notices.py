@@ -54,6 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_each_command_of_the_runbook_tells_what_the_recording_lacks(run: Path) -> None:
     for command in ("freeze", "check", "status", "report"):
         done = call(command, str(run), cwd=run)
@@ -82,6 +83,7 @@ def test_each_command_of_the_runbook_tells_what_the_recording_lacks(run: Path) -
         assert not any(ABOUT_NOTHING in line for line in told)
 
 
+@pytest.mark.slow
 def test_the_notes_are_data_too(run: Path) -> None:
     done = call("freeze", str(run), "--json", cwd=run)
     notes = json.loads(done.stdout)["data"]["notes"]

@@ -22,6 +22,8 @@ from spiketriage.digests import of_bytes
 from spiketriage.nouns.telemetry import Link, Segment
 from spiketriage.readers.telemetry.run.native import read_segment
 
+pytestmark = pytest.mark.slow
+
 COMMAND = [sys.executable, str(ROOT / "tests" / "recorder_ranks.py")]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
 Segments = dict[str, list[Segment]]

@@ -297,6 +297,7 @@ def expected_layers(model: nn.Sequential, batches: list[torch.Tensor]) -> dict[s
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "dtype"),
     [

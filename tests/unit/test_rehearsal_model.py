@@ -62,6 +62,7 @@ class Called(nn.Module):
         return logits_BTV
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("init", [(), ("scaled-init",)], ids=["plain", "scaled-init"])
 def test_wider_models_move_by_no_more_under_mup(init: tuple[str, ...]) -> None:
     tokens_MT = torch.randint(0, 256, (3, 65), generator=torch.Generator().manual_seed(5))

@@ -280,6 +280,7 @@ def test_a_cap_computes_bf16_logits_in_fp32_and_must_be_positive() -> None:
         cap_logits(logits, 0.0)
 
 
+@pytest.mark.slow
 def test_flex_attention_takes_the_same_cap() -> None:
     q, k, v = (drawn(1, 2, 6, 16, seed=seed, scale=3.0) for seed in range(3))
     with pytest.warns(UserWarning, match="without torch.compile"):

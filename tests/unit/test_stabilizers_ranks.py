@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+pytestmark = pytest.mark.slow
+
 LAYOUTS = ("replicated", "fsdp2", "hsdp", "tensor_parallel")
 Told = Callable[[str], list[dict[str, Any]]]
 
