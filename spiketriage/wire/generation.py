@@ -1,14 +1,11 @@
-"""The native generation: a folder whose `MANIFEST.json` lists every file and field, and whose
-`COMPLETE` comes last.
+"""The native generation: a folder with a manifest of every file, and a mark of completion.
 
-`COMPLETE` holds the digest of the manifest; this module describes the files and never reads a
-tensor.
+`MANIFEST.json` lists every file and field; `COMPLETE`, which holds the digest of the manifest, is
+written last. This module describes the files and never reads a tensor.
 
     step-000040/
-      tensors/.metadata __0_0.distcp …   torch.distributed.checkpoint; keys as `tensor_key` makes
-      them
-      rank-00000.json …                  what is no tensor: scheduler, scaler, guard, RNG, data
-      cursor
+      tensors/.metadata __0_0.distcp …   torch.distributed.checkpoint, keys made by `tensor_key`
+      rank-00000.json …                  the rest: scheduler, scaler, guard, RNG, data cursor
       MANIFEST.json COMPLETE
 """
 
@@ -20,7 +17,7 @@ from dataclasses import asdict
 from typing import Any
 
 from spiketriage.nouns.checkpoint import Manifest
-from spiketriage.nouns.file import FileEntry
+from spiketriage.wire.listed_file import file_from_json
 
 SCHEMA = "spiketriage.generation/2"
 MANIFEST_NAME = "MANIFEST.json"
@@ -110,7 +107,7 @@ def from_json(value: Mapping[str, Any]) -> Manifest:
     if value.get("schema") != SCHEMA:
         raise ValueError(f"schema {value.get('schema')!r}, expected {SCHEMA!r}")
     fields = {key: item for key, item in value.items() if key != "schema"}
-    fields["files"] = tuple(FileEntry(**entry) for entry in fields["files"])
+    fields["files"] = tuple(file_from_json(entry) for entry in fields["files"])
     first = fields["tensors"].get(rank_name(0), {})
     fields["tensors"] = {
         rank: {name: first[name] if held == rank_name(0) else held for name, held in groups.items()}

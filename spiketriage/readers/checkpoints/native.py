@@ -18,7 +18,7 @@ from typing import Any
 from spiketriage.digests import of_bytes
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.nouns.checkpoint import NATIVE, CheckpointFacts, GenerationFacts, Manifest
-from spiketriage.nouns.file import FileEntry, StoredFile
+from spiketriage.nouns.file import StoredFile
 from spiketriage.readers.checkpoints.building.folder import stored_files
 from spiketriage.readers.checkpoints.dcp import layout as dcp
 from spiketriage.readers.json_file import is_count, is_inside, parse_object, read_bytes
@@ -260,7 +260,7 @@ def _measure(
     measured.notes += suspicions(trained, found)
 
 
-def _changed(file: Path, entry: FileEntry, seen: str, damaged: list[str]) -> str:
+def _changed(file: Path, entry: StoredFile, seen: str, damaged: list[str]) -> str:
     """The tensors are named by the checksum that torch keeps beside each of them."""
     if damaged:
         names = f" ({', '.join(damaged[:3])}{' …' if len(damaged) > 3 else ''})"

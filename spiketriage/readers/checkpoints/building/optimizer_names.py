@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from spiketriage.nouns.checkpoint import FieldKind, Role
+from spiketriage.nouns.checkpoint import FieldKind, TensorRole
 
 STATE_NAMES = frozenset(
     (
@@ -61,7 +61,7 @@ _KINDS: tuple[tuple[FieldKind, re.Pattern[str]], ...] = tuple(
 class Owner:
     """What a key is, and for an optimizer tensor the parameter and the state's name (`exp_avg`, `step` …)."""
 
-    role: Role
+    role: TensorRole
     parameter: str = ""
     state: str = ""
 

@@ -41,9 +41,9 @@ from spiketriage.nouns.checkpoint import (
     Extent,
     FieldFacts,
     FieldKind,
-    Role,
     StatedStep,
     TensorFacts,
+    TensorRole,
 )
 from spiketriage.readers.checkpoints.building import state_fields
 from spiketriage.readers.checkpoints.building.optimizer_names import field_kind
@@ -370,7 +370,7 @@ def add_tensors(
     gathered: Gathered,
     value: Any,
     source: Source,
-    role: Role,
+    role: TensorRole,
     prefix: str,
     *,
     parameter: str = "",
@@ -386,7 +386,7 @@ def add_tensor(
     name: str,
     tensor: TensorRef,
     source: Source,
-    role: Role,
+    role: TensorRole,
     *,
     parameter: str = "",
 ) -> None:

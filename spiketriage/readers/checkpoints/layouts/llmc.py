@@ -19,9 +19,9 @@ from spiketriage.nouns.checkpoint import (
     CheckpointFacts,
     Chunk,
     FieldFacts,
-    Role,
     StatedStep,
     TensorFacts,
+    TensorRole,
 )
 from spiketriage.nouns.file import StoredFile
 from spiketriage.readers.checkpoints.building.state_tree import Gathered
@@ -196,7 +196,7 @@ def _add_run(
     at: int,
     size_bytes: int,
     item: tuple[str, int],
-    role: Role,
+    role: TensorRole,
     prefix: str = "",
 ) -> int:
     """Take tensors that lie one after another from byte `at` on.
