@@ -17,8 +17,9 @@ from typing import Any
 
 from spiketriage.digests import of_bytes
 from spiketriage.errors import CorruptFileError, EvidenceError
-from spiketriage.nouns.checkpoint import NATIVE, CheckpointFacts, GenerationFacts, Manifest
+from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts, Manifest
 from spiketriage.nouns.file import StoredFile
+from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder
 from spiketriage.readers.checkpoints.building.folder import stored_files
 from spiketriage.readers.checkpoints.dcp import layout as dcp
 from spiketriage.readers.json_file import is_count, is_inside, parse_object, read_bytes
@@ -27,7 +28,6 @@ from spiketriage.readers.scan.run import measure
 from spiketriage.wire import generation as wire
 
 _RANK_FILE = re.compile(r"rank-\d{5}\.json")
-_UNDER = f"{wire.TENSORS}/"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -222,42 +222,30 @@ def _measure(
     """One pass over every byte that the manifest lists."""
     listed = {entry.path: entry for entry in manifest.files}
     files = tuple(file for name, file in present.items() if name in listed)
-    try:
-        part = dcp.read_part(path, files, under=_UNDER)
-    except EvidenceError as error:
-        measured.problems.append(error.message)
-        part = dcp.Part(complete=False, world_size=None)
-    facts = CheckpointFacts(
-        layout=NATIVE,
-        name=path.name,
-        path=path,
-        stated_steps=(),
-        complete=part.complete,
-        world_size=manifest.world_size,
-        files=files,
-        tensors=part.tensors,
-        extents=part.extents,
-    )
-    found = measure(facts, is_full=True, executor=executor)
-    measured.digests |= {one.path: one.digest for one in found.files if one.digest}
+    builder = CheckpointBuilder(path=path, files=files, world_size=manifest.world_size)
+    tensors = dcp.read_inside(builder, f"{wire.TENSORS}/")
+    builder.add(tensors)
+    facts = builder.finish(NATIVE)
+    scanned = measure(facts, is_full=True, executor=executor)
+    measured.digests |= {file.path: file.digest for file in scanned.files if file.digest}
     damaged: dict[str, list[str]] = {}
-    for one in found.damage:
-        damaged.setdefault(one.path, []).append(one.name)
+    for damage in scanned.damage:
+        damaged.setdefault(damage.path, []).append(damage.name)
     for name, seen in measured.digests.items():
         if seen != listed[name].digest:
             measured.problems.append(
                 _changed(path / name, listed[name], seen, damaged.get(name, []))
             )
-    measured.problems += [*part.problems, *found.problems]
-    measured.nonfinite += nonfinite(facts.tensors, found)
+    measured.problems += [*facts.problems, *scanned.problems]
+    measured.nonfinite += nonfinite(facts.tensors, scanned)
     # Buffers are no weights: a factor that brings a gradient into FP8 is a million and more, a
     # fresh history all zeros.
     trained = []
     for tensor in facts.tensors:
         if not tensor.name.startswith(wire.GROUPS["buffers"]):
             trained.append(tensor)
-    measured.odd += oddities(trained, found)
-    measured.notes += suspicions(trained, found)
+    measured.odd += oddities(trained, scanned)
+    measured.notes += suspicions(trained, scanned)
 
 
 def _changed(file: Path, entry: StoredFile, seen: str, damaged: list[str]) -> str:

@@ -1,13 +1,11 @@
-"""State that is no tensor, as facts: a digest of its own, its scalars, and the small tensors inside
-it.
+"""State that is no tensor, as facts: its digest, its scalars, and the small tensors inside it.
 
 This module never reads a tensor larger than `SMALL_BYTES`.
 
-    Contents(path)                      reads small tensors of one torch.save file (`scalar`,
-    `bytes_of`)
-    digest(value, contents)             hex XXH3-128 of a canonical encoding of any unpickled value
-    scalars(value)                      its scalars by dotted name, at most MAX_VALUES
-    field(kind, name, value, ...)       FieldFacts of it
+    Contents(path)             the small tensors of one torch.save file
+    digest(value, contents)    hex XXH3-128 of a canonical encoding of any unpickled value
+    scalars(value, contents)   its scalars by dotted name, at most `MAX_VALUES`
+    field(kind, name, value)   all of this as `FieldFacts`
 """
 
 from __future__ import annotations
