@@ -1,6 +1,4 @@
-"""Reads generations in our own layout.
-
-Is each one complete, unchanged, finite, and do its ranks agree.
+"""Reads generations in our own layout: whether each is complete, unchanged, finite, rank-agreed.
 
 This module never loads a tensor into a framework and never raises for a damaged one: it says what
 is wrong.
@@ -9,7 +7,7 @@ is wrong.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,11 +25,14 @@ from spiketriage.readers.scan.oddities import nonfinite, oddities, suspicions
 from spiketriage.readers.scan.run import measure
 from spiketriage.wire import generation as wire
 
+_SHOWN = 3
 _RANK_FILE = re.compile(r"rank-\d{5}\.json")
 
 
 @dataclass(slots=True, kw_only=True)
 class _Measured:
+    """What was seen of a generation's bytes so far."""
+
     digests: dict[str, str] = field(default_factory=dict)
     nonfinite: list[str] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)
@@ -71,18 +72,24 @@ def read_generations(folder: Path, *, verify: bool) -> tuple[GenerationFacts, ..
         raise EvidenceError(
             f"{folder}: checkpoints cannot be read: {error.strerror or error}"
         ) from error
-    facts = [read_generation(path, verify=verify) for path in paths]
-    return tuple(sorted(facts, key=lambda one: (-1 if one.step is None else one.step, one.name)))
+    return by_step(read_generation(path, verify=verify) for path in paths)
+
+
+def by_step(generations: Iterable[GenerationFacts]) -> tuple[GenerationFacts, ...]:
+    """Generations by step and name; those whose step is not known come first."""
+    return tuple(
+        sorted(
+            generations, key=lambda facts: (-1 if facts.step is None else facts.step, facts.name)
+        )
+    )
 
 
 def read_generation(
     path: Path, *, verify: bool, executor: Executor | None = None
 ) -> GenerationFacts:
-    """The generation in folder `path`.
+    """The generation in folder `path`; everything wrong with it is a sentence in `problems`.
 
-    Everything wrong with it is in `problems`, one sentence each.
-
-    `executor` has pieces of files read by its workers; by default by threads of this process.
+    `executor` has pieces of files read by its workers; by default threads of this process read.
     """
     measured = _Measured()
     manifest: Manifest | None = None
@@ -154,11 +161,8 @@ def _check_types(manifest: Manifest) -> None:
     if not is_count(manifest.step) or not is_count(manifest.world_size) or manifest.world_size < 1:
         raise ValueError(f"step {manifest.step!r}, world size {manifest.world_size!r}")
     for entry in manifest.files:
-        if (
-            not is_inside(entry.path)
-            or not is_count(entry.size_bytes)
-            or not isinstance(entry.digest, str)
-        ):
+        is_described = is_count(entry.size_bytes) and isinstance(entry.digest, str)
+        if not is_described or not is_inside(entry.path):
             raise ValueError(f"file entry {entry}")
     for fields in manifest.fields.values():
         _check_digests(fields)
@@ -179,14 +183,14 @@ def _contradictions(path: Path, manifest: Manifest) -> list[str]:
     problems = []
     if manifest.generation != path.name:
         problems.append(f"{path}: the manifest is that of generation {manifest.generation}")
-    listed = sum(1 for entry in manifest.files if _RANK_FILE.fullmatch(entry.path))
+    listed = sum(_RANK_FILE.fullmatch(entry.path) is not None for entry in manifest.files)
     # Counted in what the manifest lists: a lying world size must not make us count to it.
     if listed != manifest.world_size or len(manifest.fields) != manifest.world_size:
         problems.append(
             f"{path}: expected a file of each of {manifest.world_size} ranks, the manifest "
             f"lists {listed}"
         )
-    return problems + list(wire.rank_disagreements(manifest))
+    return [*problems, *wire.rank_disagreements(manifest)]
 
 
 def _present(path: Path, measured: _Measured) -> dict[str, StoredFile]:
@@ -250,10 +254,10 @@ def _measure(
 
 def _changed(file: Path, entry: StoredFile, seen: str, damaged: list[str]) -> str:
     """The tensors are named by the checksum that torch keeps beside each of them."""
+    names = ""
     if damaged:
-        names = f" ({', '.join(damaged[:3])}{' …' if len(damaged) > 3 else ''})"
-    else:
-        names = ""
+        more = " …" if len(damaged) > _SHOWN else ""
+        names = f" ({', '.join(damaged[:_SHOWN])}{more})"
     return f"{file}: digest: expected {entry.digest}, found {seen}{names}"
 
 

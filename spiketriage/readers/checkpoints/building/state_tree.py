@@ -125,7 +125,7 @@ def add_field(
 
 
 def add_json_field(builder: CheckpointBuilder, name: str, kind: FieldKind) -> bool:
-    """Take a JSON file of the folder as a field; whether it could be read, else a problem says why."""
+    """Take a JSON file of the folder as a field; False, and a problem, if it cannot be read."""
     path = builder.path / name
     try:
         data = read_small(path)

@@ -177,7 +177,7 @@ def _stored_step(builder: CheckpointBuilder, chunk: Chunk) -> int | None:
 
 
 def _values_of_pickle(builder: CheckpointBuilder, piece: Piece) -> dict[str, str]:
-    """The scalars of an object that was pickled before it was stored (torchtitan's data loaders)."""
+    """The scalars of an object that was pickled before it was stored, as torchtitan does."""
     try:
         loaded = pickles.load(piece.value, where=piece.key)
     except EvidenceError as error:
