@@ -22,7 +22,7 @@ import torch
 from spiketriage import digests
 from spiketriage.nouns.checkpoint import Manifest
 from spiketriage.nouns.data import Document
-from spiketriage.nouns.file import FileEntry
+from spiketriage.nouns.file import StoredFile
 from spiketriage.nouns.telemetry import Link
 from spiketriage.train.generations import tensors as generation_tensors
 from spiketriage.wire import data_index, generation, telemetry
@@ -135,7 +135,7 @@ def _write_data(folder: Path, plan: Plants) -> dict[str, Document]:
                 digest=digests.of_bytes(text),
             )
             blob += text
-        shards.append(FileEntry(path=name, size_bytes=len(blob), digest=digests.of_bytes(blob)))
+        shards.append(StoredFile(path=name, size_bytes=len(blob), digest=digests.of_bytes(blob)))
         (folder / name).write_bytes(blob)
     (folder / "index.json").write_text(json.dumps(data_index.to_json(shards, documents.values())))
     if plan.rotten_document is not None:
@@ -201,7 +201,7 @@ def _write_generation(folder: Path, step: int, plan: Plants) -> None:
         }
     release = "r1" if step < RESTART_FROM + 1 else "r2"
     files = tuple(
-        FileEntry(
+        StoredFile(
             path=path.relative_to(target).as_posix(),
             size_bytes=path.stat().st_size,
             digest=digests.tree_of_file(path),

@@ -18,7 +18,7 @@ from spiketriage.errors import EvidenceError
 from spiketriage.evidence import gaps, layout
 from spiketriage.nouns.checkpoint import GenerationFacts
 from spiketriage.nouns.data import DataIndex, Document
-from spiketriage.nouns.file import FileEntry
+from spiketriage.nouns.file import StoredFile
 from spiketriage.nouns.incident import Dossier, Finding, RunSettings, Where
 from spiketriage.readers.data.native_index import ShardFacts, measure_shard, read_index
 from spiketriage.readers.scan.spread import not_measured, spread, unmeasured_path
@@ -208,7 +208,7 @@ def _lost(index: DataIndex, reason: str) -> _Shard:
 
 
 def _examine_shard(
-    shards: _Shards, index: DataIndex, entry: FileEntry, path: str, facts: ShardFacts
+    shards: _Shards, index: DataIndex, entry: StoredFile, path: str, facts: ShardFacts
 ) -> None:
     shards.measured[path] = facts.digest
     expected = {document.id: document.digest for document in index.documents.values()}

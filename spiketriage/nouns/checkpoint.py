@@ -1,6 +1,8 @@
-"""Saved training state as it lies on disk.
+"""Saved training state as it lies on disk: what was saved, its tensors, and what one pass measured.
 
-Generations of ours, checkpoints of others, their tensors and bytes.
+A *generation* is what our own training side saves, with a manifest; a *checkpoint* is what the
+trainer of somebody else saves. The generations of a run are `GenerationFacts` whoever saved them:
+`layout` says who, and only ours have a manifest.
 
 This module holds no behaviour beyond small derived properties and never reads or writes a file.
 """
@@ -12,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from spiketriage.nouns.file import FileDigest, FileEntry, StoredFile
+from spiketriage.nouns.file import FileDigest, StoredFile
 
 NATIVE = "native"  # the layout of the generations that our own training side saves
-Role = Literal["parameter", "optimizer", "other"]
+TensorRole = Literal["parameter", "optimizer", "other"]
 FieldKind = Literal["scheduler", "scaler", "fp8", "rng", "cursor", "config", "progress", "other"]
 
 
@@ -31,7 +33,7 @@ class Manifest:
     step: int
     num_tokens: int
     world_size: int
-    files: tuple[FileEntry, ...]
+    files: tuple[StoredFile, ...]
     fields: Mapping[str, Mapping[str, str]]
     tensors: Mapping[str, Mapping[str, Mapping[str, str]]]
     hparams: Mapping[str, Any]
@@ -47,29 +49,40 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationFacts:
-    """One generation folder as found on disk; `problems` is empty when it may be loaded.
+class SavedState:
+    """What can be said of any saved training state, whoever saved it.
 
-    `file_digests` are measured (path → hex); `nonfinite` names tensors that hold NaN or an
-    infinity. A `layout` other than ours has no manifest: then `stated_steps` says what each place
-    in it claims, `odd` what cannot be in a healthy state, and `notes` what the layout cannot tell.
-    `interrupted` is why it is not complete, where nothing is damaged.
+    `complete` is computed by the layout's own rule, never from a pointer file; `interrupted` is why
+    it is not, where nothing is damaged and the save merely did not end. `problems` are sentences
+    about damage: with any, it must not be loaded. `notes` say what the layout cannot tell.
     """
 
+    layout: str
     name: str
     path: Path
-    step: int | None
-    manifest: Manifest | None
     complete: bool
-    file_digests: Mapping[str, str]
-    nonfinite: tuple[str, ...]
-    problems: tuple[str, ...]
-    layout: str = NATIVE
-    stated_steps: Mapping[str, int] = field(default_factory=dict)
     world_size: int | None = None
     interrupted: str = ""
-    odd: tuple[str, ...] = ()
+    problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationFacts(SavedState):
+    """One restart point of a run, as measured: ours with its manifest, or a foreign checkpoint.
+
+    `file_digests` are measured (path → hex); `nonfinite` names tensors that hold NaN or an
+    infinity, and `odd` what else cannot be in a healthy state. `stated_steps` says what each place
+    in a foreign checkpoint claims; ours has its step from the manifest, or else from its name.
+    """
+
+    layout: str = NATIVE
+    step: int | None
+    manifest: Manifest | None
+    file_digests: Mapping[str, str]
+    nonfinite: tuple[str, ...]
+    odd: tuple[str, ...] = ()
+    stated_steps: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +113,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFacts:
-    """One tensor: `dtype` in the spelling of safetensors (F32, BF16, F8_E4M3, I64 …), `shape` of the whole.
+    """One tensor, whole: `dtype` is spelled as safetensors does (F32, BF16, F8_E4M3, I64 …).
 
     `parameter` is the name of the parameter that an optimizer tensor belongs to, empty where that
     is ambiguous.
@@ -109,17 +122,14 @@ class TensorFacts:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    role: Role
+    role: TensorRole
     chunks: tuple[Chunk, ...]
     parameter: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """A range of a file that the format itself vouches for with a CRC-32.
-
-    `name` is what a person would call it.
-    """
+    """A range of a file that the format vouches for with a CRC-32; `name` is for people."""
 
     path: str
     start: int
@@ -130,10 +140,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldFacts:
-    """A piece of state that is no tensor.
-
-    `digest` is the hex XXH3-128 of its bytes, `values` are its scalars.
-    """
+    """A piece of state that is no tensor: its hex XXH3-128 and its scalars (`values`)."""
 
     kind: FieldKind
     name: str
@@ -153,30 +160,21 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointFacts:
-    """One checkpoint of any layout, from its metadata alone: no tensor byte has been read.
+class CheckpointFacts(SavedState):
+    """One saved state of any layout, from its metadata alone: no tensor byte has been read.
 
-    `complete` is computed by the layout's own rule, never from a pointer file; `interrupted` is why
-    it is not, where nothing is damaged and the save merely did not end. `problems` are sentences
-    about damage (it must not be loaded); `notes` say what this layout cannot tell. `globals` are
-    the names that its pickles asked for; none was imported.
+    `promises` is what another tool's manifest vouches for; `globals` are the names that its pickles
+    asked for, of which none was imported.
     """
 
-    layout: str
-    name: str
-    path: Path
     stated_steps: tuple[StatedStep, ...]
-    complete: bool
-    world_size: int | None
     files: tuple[StoredFile, ...]
     tensors: tuple[TensorFacts, ...] = ()
     fields: tuple[FieldFacts, ...] = ()
     extents: tuple[Extent, ...] = ()
     promises: tuple[Promise, ...] = ()
     globals: tuple[str, ...] = ()
-    interrupted: str = ""
     problems: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
     @property
     def steps_agree(self) -> bool:
@@ -185,10 +183,7 @@ class CheckpointFacts:
 
     @property
     def step(self) -> int | None:
-        """The step that all places agree on.
-
-        Where they do not, the first one's (by convention the name's).
-        """
+        """The step that all places agree on, else the first one's (by convention the name's)."""
         if self.stated_steps:
             return self.stated_steps[0].step
         return None
@@ -198,8 +193,7 @@ class CheckpointFacts:
 class TensorStats:
     """What one pass over a tensor's elements counted.
 
-    `first_nonfinite` is its index, in the file `nonfinite_path`.
-
+    `first_nonfinite` is the index of the first NaN or infinity, in the file `nonfinite_path`.
     `absmax` is over finite elements; `l2` is NaN or infinite if an element is. `num_saturated`
     counts the largest finite FP8 value, which is what an overflow becomes in E4M3. `num_negative`
     is counted for second moments only and leaves -0.0 out. `zero_chunk_path` is the file of a chunk
@@ -240,10 +234,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What one pass over all bytes of a checkpoint found.
-
-    `stats` is by tensor name, float tensors only.
-    """
+    """What one pass over all bytes of a checkpoint found; `stats` are of float tensors, by name."""
 
     files: tuple[FileDigest, ...]
     stats: Mapping[str, TensorStats]

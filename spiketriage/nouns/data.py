@@ -1,4 +1,4 @@
-"""Data stores and their documents.
+"""Data stores and their documents: what an index promises, and what was read.
 
 This module holds no behaviour beyond small derived properties and never reads or writes a file.
 """
@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from spiketriage.nouns.file import FileEntry, StoredFile
+from spiketriage.nouns.file import StoredFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One document of a data store: where its bytes lie and what they should hash to."""
+    """One document as our own index lists it: where it should lie, what it should hash to."""
 
     id: str
     shard: str
@@ -26,11 +26,11 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataIndex:
-    """The index of a data store, as read; `digest` is that of the index file itself."""
+    """Our own index of a data store, as read; `digest` is that of the index file itself."""
 
     path: Path
     digest: str
-    shards: tuple[FileEntry, ...]
+    shards: tuple[StoredFile, ...]
     documents: Mapping[str, Document]
 
 
@@ -67,15 +67,18 @@ class TokenStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentFacts:
-    """One document of a data store.
+class DocumentBytes:
+    """The bytes `start` to `end` of the file `path` (relative to the store), and their digest."""
 
-    Its number, where it lies, the digest of its bytes, and how they look.
-    """
-
-    number: int
     path: str
     start: int
     end: int
     digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredDocument(DocumentBytes):
+    """One document of a store of any format, by its number there, and how it looks."""
+
+    number: int
     statistics: TokenStatistics

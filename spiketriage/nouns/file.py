@@ -1,4 +1,4 @@
-"""Files as an index, a manifest or a checkpoint lists them.
+"""A file of a checkpoint or of a data store, and what it hashes to.
 
 This module holds no behaviour beyond small derived properties and never reads or writes a file.
 """
@@ -9,20 +9,17 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileEntry:
-    """One file as a manifest or an index lists it; `path` is relative to that file's folder."""
-
-    path: str
-    size_bytes: int
-    digest: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
-    """One file of a checkpoint; `path` is relative to it."""
+    """One file of a checkpoint or of a data store, as it lies there or as a list names it.
+
+    `path` is relative to the folder of the checkpoint, the store or the list (empty where the
+    checkpoint is one file). `digest` is what a manifest or an index states, empty where nobody
+    states one.
+    """
 
     path: str
     size_bytes: int
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

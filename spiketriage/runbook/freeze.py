@@ -29,7 +29,7 @@ from spiketriage.evidence.telemetry_table import write_parquet
 from spiketriage.incident import store
 from spiketriage.incident.session import Session
 from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts
-from spiketriage.nouns.file import FileEntry
+from spiketriage.nouns.file import StoredFile
 from spiketriage.nouns.incident import HARNESS, Anchors, Artifact, Dossier, RunSettings, StepResult
 from spiketriage.readers.data.native_index import read_index
 from spiketriage.readers.settings import read_settings
@@ -339,16 +339,16 @@ def _in_place(
         yield secure(folder, settings.run, file, pin=True)
 
 
-def _files(generation: GenerationFacts) -> tuple[FileEntry, ...]:
+def _files(generation: GenerationFacts) -> tuple[StoredFile, ...]:
     """The files of a generation with what they should hash to.
 
     Without a manifest, what they hash to now.
     """
     if generation.manifest is not None:
         return generation.manifest.files
-    result: list[FileEntry] = []
+    result: list[StoredFile] = []
     for path, digest in generation.file_digests.items():
-        result.append(FileEntry(path=path, size_bytes=0, digest=digest))
+        result.append(StoredFile(path=path, size_bytes=0, digest=digest))
     return tuple(result)
 
 

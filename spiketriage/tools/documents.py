@@ -20,7 +20,7 @@ import numpy as np
 from spiketriage.diagnosis.findings import counted
 from spiketriage.errors import EvidenceError, UsageError
 from spiketriage.evidence.progress import say
-from spiketriage.nouns.data import DocumentFacts
+from spiketriage.nouns.data import MeasuredDocument
 from spiketriage.nouns.incident import StepResult
 from spiketriage.nouns.series import Integers
 from spiketriage.readers.data.stores import STORES, DataStore
@@ -81,7 +81,7 @@ class _Judged:
     """One document and what is notable about it; or why it cannot be read."""
 
     number: int
-    facts: DocumentFacts | None
+    facts: MeasuredDocument | None
     odd: tuple[Oddity, ...] = ()
     num_peers: int = 0
     problem: str = ""
@@ -189,7 +189,7 @@ def _judge(store: _Store, number: int, sample: Sample) -> _Judged:
         return _Judged(number=number, facts=None, problem=error.message)
     told = sample.told(number, stored.tokens)
     peers = sample.peers(number, told.num_tokens)
-    facts = DocumentFacts(
+    facts = MeasuredDocument(
         number=number,
         path=stored.path,
         start=stored.start,

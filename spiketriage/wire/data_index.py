@@ -6,30 +6,30 @@ This module describes `index.json` and never opens a shard.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from spiketriage.digests import ALGORITHM
 from spiketriage.nouns.data import Document
-from spiketriage.nouns.file import FileEntry
+from spiketriage.nouns.file import StoredFile
+from spiketriage.wire.listed_file import file_from_json
 
 SCHEMA = "spiketriage.data-index/1"
 COLUMNS = ("id", "shard", "offset_bytes", "length_bytes", "source", "digest")
 
 
-def to_json(shards: Iterable[FileEntry], documents: Iterable[Document]) -> dict[str, Any]:
+def to_json(shards: Iterable[StoredFile], documents: Iterable[Document]) -> dict[str, Any]:
     """The index as the JSON object that is written to disk; documents are rows of `COLUMNS`."""
     return {
         "schema": SCHEMA,
         "algorithm": ALGORITHM,
-        "shards": [
-            {"path": s.path, "size_bytes": s.size_bytes, "digest": s.digest} for s in shards
-        ],
+        "shards": [asdict(shard) for shard in shards],
         "columns": list(COLUMNS),
         "documents": [[getattr(d, name) for name in COLUMNS] for d in documents],
     }
 
 
-def from_json(value: Mapping[str, Any]) -> tuple[tuple[FileEntry, ...], dict[str, Document]]:
+def from_json(value: Mapping[str, Any]) -> tuple[tuple[StoredFile, ...], dict[str, Document]]:
     """Shards and documents from the JSON object.
 
     Raises:
@@ -37,7 +37,7 @@ def from_json(value: Mapping[str, Any]) -> tuple[tuple[FileEntry, ...], dict[str
     """
     if value.get("schema") != SCHEMA:
         raise ValueError(f"schema {value.get('schema')!r}, expected {SCHEMA!r}")
-    shards = tuple(FileEntry(**entry) for entry in value["shards"])
+    shards = tuple(file_from_json(entry) for entry in value["shards"])
     rows = (dict(zip(value["columns"], row, strict=True)) for row in value["documents"])
     documents = {str(row["id"]): Document(**row) for row in rows}
     return shards, documents

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from typing import Any
 
 from spiketriage.nouns.checkpoint import Manifest
-from spiketriage.nouns.file import FileEntry
+from spiketriage.wire.listed_file import file_from_json
 
 SCHEMA = "spiketriage.generation/2"
 MANIFEST_NAME = "MANIFEST.json"
@@ -105,7 +105,7 @@ def from_json(value: Mapping[str, Any]) -> Manifest:
     if value.get("schema") != SCHEMA:
         raise ValueError(f"schema {value.get('schema')!r}, expected {SCHEMA!r}")
     fields = {key: item for key, item in value.items() if key != "schema"}
-    fields["files"] = tuple(FileEntry(**entry) for entry in fields["files"])
+    fields["files"] = tuple(file_from_json(entry) for entry in fields["files"])
     first = fields["tensors"].get(rank_name(0), {})
     fields["tensors"] = {
         rank: _with_shared(groups, first) for rank, groups in fields["tensors"].items()

@@ -24,7 +24,7 @@ from spiketriage.readers import discover as discovering
 from spiketriage.readers.checkpoints.generations import (
     read_generation,
     read_generations,
-    steps_told,
+    steps_in_words,
 )
 from spiketriage.readers.discover import discover, files_of
 from spiketriage.readers.look import LFS_HEAD
@@ -347,7 +347,7 @@ def test_a_mixture_of_steps_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_steps_are_told_by_step_and_not_one_by_one() -> None:
-    assert steps_told({"b": 4, "the name": 3, "a": 4}) == "3 (the name) and 4 (a, b)"
+    assert steps_in_words({"b": 4, "the name": 3, "a": 4}) == "3 (the name) and 4 (a, b)"
 
 
 def test_a_generation_that_is_gone_is_told(tmp_path: Path) -> None:

@@ -232,6 +232,7 @@ def test_ranks_that_disagree_are_named_with_the_tensor(tmp_path):
         {"files": [{"path": "../../../etc/passwd", "size_bytes": 1, "digest": "0"}]},
         {"files": [{"path": "/etc/passwd", "size_bytes": 1, "digest": "0"}]},
         {"files": [{"path": "a", "size_bytes": -1, "digest": "0"}]},
+        {"files": [{"path": "a", "size_bytes": 1}]},
         {"files": 3},
         {"fields": {"rank-0": 3}},
         {"tensors": []},

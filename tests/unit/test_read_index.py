@@ -96,6 +96,7 @@ def row(number, column, value):
         (lambda index: index["shards"][0].update(path="/x.bin"), "a path inside"),
         (lambda index: index["shards"].append(index["shards"][0]), "different paths"),
         (lambda index: index["shards"][0].update(size_bytes=-1), "a path inside"),
+        (lambda index: index["shards"][0].pop("digest"), "an index"),
         (lambda index: index.update(schema="other/1"), "an index"),
         (lambda index: index.pop("columns"), "an index"),
         (lambda index: index["documents"].append([1]), "an index"),

@@ -9,7 +9,7 @@ from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.checkpoint import NATIVE
 from spiketriage.nouns.incident import Finding, Where
-from spiketriage.readers.checkpoints.generations import steps_told
+from spiketriage.readers.checkpoints.generations import steps_in_words
 
 NAME = "stored-steps"
 
@@ -20,7 +20,7 @@ def run(view: View) -> tuple[Finding, ...]:
     mixed = [one for one in stating if len(set(one.stated_steps.values())) > 1]
     if mixed:
         first = mixed[0]
-        told = steps_told(first.stated_steps)
+        told = steps_in_words(first.stated_steps)
         return (
             Finding(
                 name=NAME,

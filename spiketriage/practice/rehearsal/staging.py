@@ -16,7 +16,7 @@ from typing import Any
 from spiketriage.digests import of_bytes
 from spiketriage.errors import UsageError
 from spiketriage.nouns.data import Document
-from spiketriage.nouns.file import FileEntry
+from spiketriage.nouns.file import StoredFile
 from spiketriage.practice.rehearsal.corpus import Corpus, PlannedDocument
 from spiketriage.practice.rehearsal.trainer.config import Config
 from spiketriage.practice.rehearsal.trainer.data import Sampler
@@ -142,7 +142,7 @@ def write_data(stage: Staging, folder: Path) -> None:
             offset_bytes += len(document.data)
             data += document.data
         (folder / shard).write_bytes(data)
-        shards.append(FileEntry(path=shard, size_bytes=len(data), digest=of_bytes(data)))
+        shards.append(StoredFile(path=shard, size_bytes=len(data), digest=of_bytes(data)))
     (folder / "index.json").write_text(
         json.dumps(data_index.to_json(shards, rows)), encoding="utf-8"
     )

@@ -1,6 +1,4 @@
-"""The generations of a run, whoever saved them.
-
-Our own layout, else every checkpoint of a known one.
+"""The generations of a run, whoever saved them: ours, else every checkpoint of a known layout.
 
 This module never loads a tensor into a framework and never raises for a damaged checkpoint: it says
 what is wrong.
@@ -24,9 +22,8 @@ from spiketriage.readers.look import look
 from spiketriage.readers.scan.oddities import nonfinite, oddities, suspicions
 from spiketriage.readers.scan.run import measure
 
-if (
-    TYPE_CHECKING
-):  # the table of layouts imports every one of them, which a run of our own does not need
+if TYPE_CHECKING:
+    # The table imports every layout, of which a run of our own needs none.
     from spiketriage.readers.checkpoints.formats import Layout
 
 
@@ -44,23 +41,21 @@ def read_generations(
         raise EvidenceError(
             f"{folder}: checkpoints cannot be read: {error.strerror or error}"
         ) from error
-    facts = []
+    generations = []
     for path in children:
         if _is_ours(path):
-            facts.append(native.read_generation(path, verify=verify, executor=executor))
-    if not facts:
+            generations.append(native.read_generation(path, verify=verify, executor=executor))
+    if not generations:
         claims = discover(folder, wanted=lambda claim: claim.kind == "checkpoint").claims
-        facts = [_read(one, folder, verify=verify, executor=executor) for one in claims]
-    return tuple(sorted(facts, key=lambda one: (-1 if one.step is None else one.step, one.name)))
+        for claim in claims:
+            generations.append(_read(claim, folder, verify=verify, executor=executor))
+    return native.by_step(generations)
 
 
 def read_generation(
     folder: Path, name: str, *, verify: bool, executor: Executor | None = None
 ) -> GenerationFacts:
-    """The generation `name` in `folder`.
-
-    Everything wrong with it is in `problems`, one sentence each.
-    """
+    """The generation `name` in `folder`; what is wrong with it is in `problems`, in sentences."""
     path = folder / name
     if _is_ours(path):
         return native.read_generation(path, verify=verify, executor=executor)
@@ -83,8 +78,10 @@ def _is_ours(path: Path) -> bool:
 
 
 def _claim(path: Path) -> Claim | None:
-    claims = (one for one in claims_on(look(path)) if one.kind == "checkpoint")
-    return next((one for one in claims if one.confidence >= CONVINCED), None)
+    for claim in claims_on(look(path)):
+        if claim.kind == "checkpoint" and claim.confidence >= CONVINCED:
+            return claim
+    return None
 
 
 def _read(
@@ -97,18 +94,14 @@ def _read(
         return _unreadable(folder, claim.path, layout.NAME, error.message)
     if claim.path == folder:
         facts = replace(facts, files=_named_files(facts))
+    measured = Measurement(files=(), stats={}, damage=(), problems=())
     if verify:
         measured = measure(facts, is_full=True, executor=executor)
-    else:
-        measured = None
     return _generation(folder, facts, measured)
 
 
 def _named_files(facts: CheckpointFacts) -> tuple[StoredFile, ...]:
-    """The files that hold its state.
-
-    Beside weights in the run's own folder lies the rest of the run.
-    """
+    """The files that hold its state: beside weights right in a run's folder lies the whole run."""
     named = set()
     for tensor in facts.tensors:
         for chunk in tensor.chunks:
@@ -117,44 +110,36 @@ def _named_files(facts: CheckpointFacts) -> tuple[StoredFile, ...]:
     return tuple(file for file in facts.files if file.path in named)
 
 
-def _generation(
-    folder: Path, facts: CheckpointFacts, measured: Measurement | None
-) -> GenerationFacts:
-    found = measured or Measurement(files=(), stats={}, damage=(), problems=())
+def _generation(folder: Path, facts: CheckpointFacts, measured: Measurement) -> GenerationFacts:
+    problems = [*facts.problems, *_disagreement(facts)]
+    problems += [_sentence(facts, damage) for damage in measured.damage]
+    problems += measured.problems
     return GenerationFacts(
         name=facts.path.relative_to(folder).as_posix(),
         path=facts.path,
         step=facts.step,
         manifest=None,
         complete=facts.complete,
-        file_digests={one.path: one.digest for one in found.files},
-        nonfinite=tuple(nonfinite(facts.tensors, found)),
-        problems=(
-            *facts.problems,
-            *_disagreement(facts),
-            *(_sentence(facts, one) for one in found.damage),
-            *found.problems,
-        ),
+        file_digests={file.path: file.digest for file in measured.files},
+        nonfinite=tuple(nonfinite(facts.tensors, measured)),
+        problems=tuple(problems),
         layout=facts.layout,
         stated_steps={stated.source: stated.step for stated in facts.stated_steps},
         world_size=facts.world_size,
         interrupted=facts.interrupted,
-        odd=tuple(oddities(facts.tensors, found)),
-        notes=(*facts.notes, *suspicions(facts.tensors, found)),
+        odd=tuple(oddities(facts.tensors, measured)),
+        notes=(*facts.notes, *suspicions(facts.tensors, measured)),
     )
 
 
 def _disagreement(facts: CheckpointFacts) -> Iterator[str]:
     if not facts.steps_agree:
-        told = steps_told({stated.source: stated.step for stated in facts.stated_steps})
-        yield f"{facts.path}: its parts are not of one step: {told}"
+        steps = steps_in_words({stated.source: stated.step for stated in facts.stated_steps})
+        yield f"{facts.path}: its parts are not of one step: {steps}"
 
 
-def steps_told(stated: Mapping[str, int]) -> str:
-    """What the places that state a step say.
-
-    `3 (the name checkpoint-3) and 4 (scheduler.pt: last_epoch)`.
-    """
+def steps_in_words(stated: Mapping[str, int]) -> str:
+    """What each place states: `3 (the name checkpoint-3) and 4 (scheduler.pt: last_epoch)`."""
     by_step: dict[int, list[str]] = {}
     for source, step in stated.items():
         by_step.setdefault(step, []).append(source)
@@ -162,17 +147,15 @@ def steps_told(stated: Mapping[str, int]) -> str:
 
 
 def _sentence(facts: CheckpointFacts, damage: Damage) -> str:
-    if damage.path:
-        path = facts.path / damage.path
-    else:
-        path = facts.path
+    path = facts.path / damage.path if damage.path else facts.path
     owners = set()
     for tensor in facts.tensors:
         for chunk in tensor.chunks:
             if chunk.path == damage.path and chunk.start < damage.end and damage.start < chunk.end:
                 owners.add(tensor.parameter)
-    unnamed = sorted(name for name in owners if name and name not in damage.name)
-    whose = f", of {some(unnamed)}" if unnamed else ""  # an optimizer's own keys are numbers
+    # An optimizer's own keys may be numbers: the damage is called by the parameters then.
+    unnamed = [name for name in owners if name and name not in damage.name]
+    whose = f", of {some(unnamed)}" if unnamed else ""
     where = f"bytes {damage.start} to {damage.end}"
     return (
         f"{path}: {damage.name}{whose} ({where}): expected {damage.expected}, found {damage.seen}"

@@ -1,6 +1,4 @@
-"""Reads generations in our own layout.
-
-Is each one complete, unchanged, finite, and do its ranks agree.
+"""Reads generations in our own layout: whether each is complete, unchanged, finite, rank-agreed.
 
 This module never loads a tensor into a framework and never raises for a damaged one: it says what
 is wrong.
@@ -9,7 +7,7 @@ is wrong.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +15,9 @@ from typing import Any
 
 from spiketriage.digests import of_bytes
 from spiketriage.errors import CorruptFileError, EvidenceError
-from spiketriage.nouns.checkpoint import NATIVE, CheckpointFacts, GenerationFacts, Manifest
-from spiketriage.nouns.file import FileEntry, StoredFile
+from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts, Manifest
+from spiketriage.nouns.file import StoredFile
+from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder
 from spiketriage.readers.checkpoints.building.folder import stored_files
 from spiketriage.readers.checkpoints.dcp import layout as dcp
 from spiketriage.readers.json_file import is_count, is_inside, parse_object, read_bytes
@@ -26,12 +25,14 @@ from spiketriage.readers.scan.oddities import nonfinite, oddities, suspicions
 from spiketriage.readers.scan.run import measure
 from spiketriage.wire import generation as wire
 
+_SHOWN = 3
 _RANK_FILE = re.compile(r"rank-\d{5}\.json")
-_UNDER = f"{wire.TENSORS}/"
 
 
 @dataclass(slots=True, kw_only=True)
 class _Measured:
+    """What was seen of a generation's bytes so far."""
+
     digests: dict[str, str] = field(default_factory=dict)
     nonfinite: list[str] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)
@@ -71,18 +72,24 @@ def read_generations(folder: Path, *, verify: bool) -> tuple[GenerationFacts, ..
         raise EvidenceError(
             f"{folder}: checkpoints cannot be read: {error.strerror or error}"
         ) from error
-    facts = [read_generation(path, verify=verify) for path in paths]
-    return tuple(sorted(facts, key=lambda one: (-1 if one.step is None else one.step, one.name)))
+    return by_step(read_generation(path, verify=verify) for path in paths)
+
+
+def by_step(generations: Iterable[GenerationFacts]) -> tuple[GenerationFacts, ...]:
+    """Generations by step and name; those whose step is not known come first."""
+    return tuple(
+        sorted(
+            generations, key=lambda facts: (-1 if facts.step is None else facts.step, facts.name)
+        )
+    )
 
 
 def read_generation(
     path: Path, *, verify: bool, executor: Executor | None = None
 ) -> GenerationFacts:
-    """The generation in folder `path`.
+    """The generation in folder `path`; everything wrong with it is a sentence in `problems`.
 
-    Everything wrong with it is in `problems`, one sentence each.
-
-    `executor` has pieces of files read by its workers; by default by threads of this process.
+    `executor` has pieces of files read by its workers; by default threads of this process read.
     """
     measured = _Measured()
     manifest: Manifest | None = None
@@ -154,11 +161,8 @@ def _check_types(manifest: Manifest) -> None:
     if not is_count(manifest.step) or not is_count(manifest.world_size) or manifest.world_size < 1:
         raise ValueError(f"step {manifest.step!r}, world size {manifest.world_size!r}")
     for entry in manifest.files:
-        if (
-            not is_inside(entry.path)
-            or not is_count(entry.size_bytes)
-            or not isinstance(entry.digest, str)
-        ):
+        is_described = is_count(entry.size_bytes) and isinstance(entry.digest, str)
+        if not is_described or not is_inside(entry.path):
             raise ValueError(f"file entry {entry}")
     for fields in manifest.fields.values():
         _check_digests(fields)
@@ -179,14 +183,14 @@ def _contradictions(path: Path, manifest: Manifest) -> list[str]:
     problems = []
     if manifest.generation != path.name:
         problems.append(f"{path}: the manifest is that of generation {manifest.generation}")
-    listed = sum(1 for entry in manifest.files if _RANK_FILE.fullmatch(entry.path))
+    listed = sum(_RANK_FILE.fullmatch(entry.path) is not None for entry in manifest.files)
     # Counted in what the manifest lists: a lying world size must not make us count to it.
     if listed != manifest.world_size or len(manifest.fields) != manifest.world_size:
         problems.append(
             f"{path}: expected a file of each of {manifest.world_size} ranks, the manifest "
             f"lists {listed}"
         )
-    return problems + list(wire.rank_disagreements(manifest))
+    return [*problems, *wire.rank_disagreements(manifest)]
 
 
 def _present(path: Path, measured: _Measured) -> dict[str, StoredFile]:
@@ -222,50 +226,38 @@ def _measure(
     """One pass over every byte that the manifest lists."""
     listed = {entry.path: entry for entry in manifest.files}
     files = tuple(file for name, file in present.items() if name in listed)
-    try:
-        part = dcp.read_part(path, files, under=_UNDER)
-    except EvidenceError as error:
-        measured.problems.append(error.message)
-        part = dcp.Part(complete=False, world_size=None)
-    facts = CheckpointFacts(
-        layout=NATIVE,
-        name=path.name,
-        path=path,
-        stated_steps=(),
-        complete=part.complete,
-        world_size=manifest.world_size,
-        files=files,
-        tensors=part.tensors,
-        extents=part.extents,
-    )
-    found = measure(facts, is_full=True, executor=executor)
-    measured.digests |= {one.path: one.digest for one in found.files if one.digest}
+    builder = CheckpointBuilder(path=path, files=files, world_size=manifest.world_size)
+    tensors = dcp.read_inside(builder, f"{wire.TENSORS}/")
+    builder.add(tensors)
+    facts = builder.finish(NATIVE)
+    scanned = measure(facts, is_full=True, executor=executor)
+    measured.digests |= {file.path: file.digest for file in scanned.files if file.digest}
     damaged: dict[str, list[str]] = {}
-    for one in found.damage:
-        damaged.setdefault(one.path, []).append(one.name)
+    for damage in scanned.damage:
+        damaged.setdefault(damage.path, []).append(damage.name)
     for name, seen in measured.digests.items():
         if seen != listed[name].digest:
             measured.problems.append(
                 _changed(path / name, listed[name], seen, damaged.get(name, []))
             )
-    measured.problems += [*part.problems, *found.problems]
-    measured.nonfinite += nonfinite(facts.tensors, found)
+    measured.problems += [*facts.problems, *scanned.problems]
+    measured.nonfinite += nonfinite(facts.tensors, scanned)
     # Buffers are no weights: a factor that brings a gradient into FP8 is a million and more, a
     # fresh history all zeros.
     trained = []
     for tensor in facts.tensors:
         if not tensor.name.startswith(wire.GROUPS["buffers"]):
             trained.append(tensor)
-    measured.odd += oddities(trained, found)
-    measured.notes += suspicions(trained, found)
+    measured.odd += oddities(trained, scanned)
+    measured.notes += suspicions(trained, scanned)
 
 
-def _changed(file: Path, entry: FileEntry, seen: str, damaged: list[str]) -> str:
+def _changed(file: Path, entry: StoredFile, seen: str, damaged: list[str]) -> str:
     """The tensors are named by the checksum that torch keeps beside each of them."""
+    names = ""
     if damaged:
-        names = f" ({', '.join(damaged[:3])}{' …' if len(damaged) > 3 else ''})"
-    else:
-        names = ""
+        more = " …" if len(damaged) > _SHOWN else ""
+        names = f" ({', '.join(damaged[:_SHOWN])}{more})"
     return f"{file}: digest: expected {entry.digest}, found {seen}{names}"
 
 

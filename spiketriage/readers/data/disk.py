@@ -19,6 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from spiketriage.errors import CorruptFileError, EvidenceError
+from spiketriage.nouns.data import DocumentBytes
 from spiketriage.nouns.file import StoredFile
 from spiketriage.nouns.series import Integers
 from spiketriage.readers.look import look, look_at_file
@@ -31,13 +32,9 @@ MAX_DOCUMENT_BYTES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredDocument:
-    """One document: the bytes `start` to `end` of the file `path` (relative to the store), their digest, its tokens."""
+class StoredDocument(DocumentBytes):
+    """One document as it was read, with its tokens."""
 
-    path: str
-    start: int
-    end: int
-    digest: str
     tokens: Integers
 
 

@@ -16,7 +16,7 @@ import xxhash
 from spiketriage.digests import of_bytes, read_pass
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.nouns.data import DataIndex, Document
-from spiketriage.nouns.file import FileEntry
+from spiketriage.nouns.file import StoredFile
 from spiketriage.readers.json_file import is_count, is_inside, parse_object, read_bytes
 from spiketriage.readers.ranges import ByteRange, RangeSplitter
 from spiketriage.wire import data_index as wire
@@ -114,7 +114,7 @@ def document_digests(index: DataIndex, shard: str) -> Mapping[str, str]:
     return measure_shard(index, shard).documents
 
 
-def _shard_sizes(path: Path, shards: tuple[FileEntry, ...]) -> dict[str, int]:
+def _shard_sizes(path: Path, shards: tuple[StoredFile, ...]) -> dict[str, int]:
     for shard in shards:
         if (
             not is_inside(shard.path)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.data import DocumentFacts, TokenStatistics
+from spiketriage.nouns.data import MeasuredDocument, TokenStatistics
 from spiketriage.nouns.series import Integers
 from spiketriage.readers.data.repeats import repeats
 from spiketriage.readers.data.stores import DataStore
@@ -92,17 +92,17 @@ def documents(
     eos: int | None = None,
     pad: int | None = None,
     reference: Integers | None = None,
-) -> tuple[DocumentFacts, ...]:
+) -> tuple[MeasuredDocument, ...]:
     """Digest and statistics of the documents `numbers`, in that order.
 
     Raises:
         EvidenceError: one of them does not exist or cannot be read.
     """
-    found: list[DocumentFacts] = []
+    found: list[MeasuredDocument] = []
     for number in numbers:
         one = store.stored(path, number, eos=eos)
         found.append(
-            DocumentFacts(
+            MeasuredDocument(
                 number=number,
                 path=one.path,
                 start=one.start,

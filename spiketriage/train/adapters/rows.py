@@ -12,7 +12,7 @@ from pathlib import Path
 from spiketriage import durable
 from spiketriage.digests import of_bytes
 from spiketriage.nouns.data import Document
-from spiketriage.nouns.file import FileEntry
+from spiketriage.nouns.file import StoredFile
 from spiketriage.wire import data_index
 
 SHARD_BYTES = 64 << 20
@@ -24,7 +24,7 @@ def write_documents(folder: Path, documents: Iterable[tuple[str, str, bytes]]) -
     Returns their `index.json`, written last.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    shards: list[FileEntry] = []
+    shards: list[StoredFile] = []
     rows: list[Document] = []
     parts: list[bytes] = []
     size = 0
@@ -34,7 +34,7 @@ def write_documents(folder: Path, documents: Iterable[tuple[str, str, bytes]]) -
         data = b"".join(parts)
         name = f"shard-{len(shards):05d}.bin"
         durable.write(folder / name, data)
-        shards.append(FileEntry(path=name, size_bytes=len(data), digest=of_bytes(data)))
+        shards.append(StoredFile(path=name, size_bytes=len(data), digest=of_bytes(data)))
         parts.clear()
         size = 0
 

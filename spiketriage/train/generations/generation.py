@@ -20,7 +20,7 @@ from torch import Tensor
 from spiketriage import digests, durable
 from spiketriage.errors import CorruptFileError, EvidenceError, PartialError
 from spiketriage.nouns.checkpoint import Manifest
-from spiketriage.nouns.file import FileEntry
+from spiketriage.nouns.file import StoredFile
 from spiketriage.train.generations import rank_file
 from spiketriage.train.generations import tensors as generation_tensors
 from spiketriage.train.generations.rank_state import (
@@ -191,7 +191,7 @@ def newest_known_good(generations_folder: Path, before: int) -> Path | None:
 class _Part:
     """What one rank wrote: its files, and the digests of what it holds."""
 
-    files: tuple[FileEntry, ...]
+    files: tuple[StoredFile, ...]
     digests: StateDigests
     cursor: str
 
@@ -240,9 +240,9 @@ def _writer_of(name: str) -> int:
     return 0
 
 
-def _entry(folder: Path, path: Path) -> FileEntry:
+def _entry(folder: Path, path: Path) -> StoredFile:
     name = path.relative_to(folder).as_posix()
-    return FileEntry(path=name, size_bytes=path.stat().st_size, digest=digests.tree_of_file(path))
+    return StoredFile(path=name, size_bytes=path.stat().st_size, digest=digests.tree_of_file(path))
 
 
 def _complete(folder: Path, staged: Staged, parts: list[_Part], rank: int) -> None:

@@ -1,4 +1,4 @@
-"""The files of a checkpoint folder, and a few of its small JSON files as facts.
+"""The files of a checkpoint folder, its small JSON files, and how a few names are put in words.
 
 This module never follows a link to a folder and never reads a file that is not small.
 """
@@ -11,11 +11,8 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from spiketriage.digests import of_bytes
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.checkpoint import FieldFacts, FieldKind
 from spiketriage.nouns.file import StoredFile
-from spiketriage.readers.checkpoints.building.state_fields import scalars
 from spiketriage.readers.json_file import parse_object, read_bytes
 from spiketriage.readers.look import MAX_NAMES, refuse_pointer
 
@@ -36,12 +33,12 @@ def _walk(folder: Path) -> Iterator[StoredFile]:
         for name in names:
             path = Path(here, name)
             try:
-                found = path.stat()
+                status = path.stat()
             except (OSError, ValueError):
                 continue  # a dangling or looping link
-            if not S_ISREG(found.st_mode):
+            if not S_ISREG(status.st_mode):
                 continue
-            yield StoredFile(path=path.relative_to(folder).as_posix(), size_bytes=found.st_size)
+            yield StoredFile(path=path.relative_to(folder).as_posix(), size_bytes=status.st_size)
             num_left -= 1
             if not num_left:
                 return
@@ -53,10 +50,15 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         EvidenceError: it is missing, unreadable, a Git-LFS pointer, or no JSON object.
     """
-    return parse_object(path, _small_file(path))
+    return parse_object(path, read_small(path))
 
 
-def _small_file(path: Path) -> bytes:
+def read_small(path: Path) -> bytes:
+    """The bytes of a small file.
+
+    Raises:
+        EvidenceError: it is missing, unreadable, or a Git-LFS pointer.
+    """
     data = read_bytes(path)
     refuse_pointer(path, data)
     return data
@@ -67,25 +69,6 @@ def sentence(error: EvidenceError) -> str:
     if error.hint:
         return f"{error.message} ({error.hint})"
     return error.message
-
-
-def json_field(folder: Path, name: str, kind: FieldKind, problems: list[str]) -> FieldFacts | None:
-    """A JSON file of `folder` as a field with its scalars.
-
-    What is wrong with it goes to `problems`.
-    """
-    try:
-        data = _small_file(folder / name)
-        value = parse_object(folder / name, data)
-    except EvidenceError as error:
-        problems.append(sentence(error))
-        return None
-    values = scalars(
-        {key: item for key, item in value.items() if not isinstance(item, list)}
-    )  # a history is no scalar
-    return FieldFacts(
-        kind=kind, name=name, rank=None, path=name, digest=of_bytes(data), values=values
-    )
 
 
 def some(names: Collection[str] | Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Which parameter an optimizer's integer keys mean, where the order of the module and the shapes leave one answer.
+"""Which parameters an optimizer's integer keys mean, where order and shapes leave one answer.
 
 This module never guesses: two possible assignments are no assignment.
 """
@@ -22,9 +22,9 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """A way to get so far.
+    """A way to get so far: the last group that was taken, and where the step before it stood.
 
-    How many ways there are (two stand for more), the last group taken, the step before.
+    `num_ways` counts the ways there are, and 2 stands for more.
     """
 
     num_ways: int
@@ -38,8 +38,8 @@ def assign(
     """The parameter of each key, or nothing where the answer is not unique.
 
     `parameters` are in module order. Each group's keys are a subsequence of it, as every trainer
-    builds them (decayed and not decayed, say); `shapes` are those of the state tensors, keys
-    without a shape match any.
+    builds them (decayed and not decayed, say). `shapes` are those of the state tensors; keys
+    without a shape match any parameter.
     """
     if sum(map(len, groups)) != len(parameters) or not shapes:
         return {}
@@ -71,13 +71,14 @@ def _next_layer(
     following: dict[tuple[int, ...], _Step] = {}
     for at, step in layer.items():
         for number, group in enumerate(groups):
-            if (
-                at[number] == len(group)
-                or shapes.get(group[at[number]], parameter.shape) != parameter.shape
-            ):
+            if at[number] == len(group):
+                continue
+            key = group[at[number]]
+            if shapes.get(key, parameter.shape) != parameter.shape:
                 continue
             after = (*at[:number], at[number] + 1, *at[number + 1 :])
-            seen = following.get(after)
-            num_ways = min(2, step.num_ways + (seen.num_ways if seen is not None else 0))
-            following[after] = _Step(num_ways=num_ways, group=number, before=at)
+            num_ways = step.num_ways
+            if after in following:
+                num_ways += following[after].num_ways
+            following[after] = _Step(num_ways=min(2, num_ways), group=number, before=at)
     return following

@@ -1,13 +1,11 @@
-"""State that is no tensor, as facts: a digest of its own, its scalars, and the small tensors inside
-it.
+"""State that is no tensor, as facts: its digest, its scalars, and the small tensors inside it.
 
 This module never reads a tensor larger than `SMALL_BYTES`.
 
-    Contents(path)                      reads small tensors of one torch.save file (`scalar`,
-    `bytes_of`)
-    digest(value, contents)             hex XXH3-128 of a canonical encoding of any unpickled value
-    scalars(value)                      its scalars by dotted name, at most MAX_VALUES
-    field(kind, name, value, ...)       FieldFacts of it
+    Contents(path)             the small tensors of one torch.save file
+    digest(value, contents)    hex XXH3-128 of a canonical encoding of any unpickled value
+    scalars(value, contents)   its scalars by dotted name, at most `MAX_VALUES`
+    field(kind, name, value)   all of this as `FieldFacts`
 """
 
 from __future__ import annotations
@@ -49,10 +47,7 @@ class Contents:
     path: Path
 
     def bytes_of(self, tensor: TensorRef) -> bytes | None:
-        """The elements of a small tensor, row-major.
-
-        None where they are lost, many or not in order.
-        """
+        """The elements of a small tensor; None where they are lost, many or not row-major."""
         if tensor.start is None or tensor.end is None or not tensor.contiguous:
             return None
         if tensor.end - tensor.start > SMALL_BYTES:
@@ -71,11 +66,9 @@ class Contents:
         """The number that `value` is or, for a tensor of one element, holds."""
         if isinstance(value, (int, float)):
             return value
-        if (
-            not isinstance(value, TensorRef)
-            or value.dtype not in _NUMBERS
-            or value.shape not in ((), (1,))
-        ):
+        if not isinstance(value, TensorRef):
+            return None
+        if value.dtype not in _NUMBERS or value.shape not in ((), (1,)):
             return None
         data = self.bytes_of(value)
         if not data:
@@ -103,18 +96,16 @@ def _digest(value: Any, contents: Contents | None, depth: int) -> str:
 
 
 def scalars(value: Any, contents: Contents | None = None) -> dict[str, str]:
-    """The scalars below `value` by dotted name, at most `MAX_VALUES`.
-
-    Tensors of one element count as scalars.
-    """
-    found: dict[str, str] = {}
+    """The scalars below `value` by dotted name, tensors of one element among them."""
+    texts: dict[str, str] = {}
     for leaf in walk(value):
         text = scalar_text(leaf.value, contents)
-        if text is not None:
-            found[".".join(leaf.path) or "value"] = text
-            if len(found) == MAX_VALUES:
-                break
-    return found
+        if text is None:
+            continue
+        texts[".".join(leaf.path) or "value"] = text
+        if len(texts) == MAX_VALUES:
+            break
+    return texts
 
 
 def scalar_text(value: object, contents: Contents | None = None) -> str | None:
@@ -141,26 +132,24 @@ def field(
     path: str,
     contents: Contents | None = None,
 ) -> FieldFacts:
-    """`value` as a piece of state.
-
-    `path` is its file in the checkpoint, and `contents` has the tensors inside it.
-    """
-    values: Mapping[str, str] = (
-        {} if kind == "rng" else scalars(value, contents)
-    )  # 624 numbers tell nobody anything
+    """`value`, from the file `path` of the checkpoint, as a piece of state."""
+    values: Mapping[str, str] = {}
+    if kind != "rng":  # whose 624 numbers tell nobody anything
+        values = scalars(value, contents)
     return FieldFacts(
         kind=kind, name=name, rank=rank, path=path, digest=digest(value, contents), values=values
     )
 
 
 def _is_run(value: Any) -> bool:
-    """Whether `value` is a long list of integers (the permutation of a sampler), which is one thing."""
-    return (
-        isinstance(value, (list, tuple)) and len(value) > _LONG and set(map(type, value)) == {int}
-    )
+    """Whether `value` is a long list of integers, such as a sampler's permutation: one thing."""
+    if not isinstance(value, (list, tuple)) or len(value) <= _LONG:
+        return False
+    return set(map(type, value)) == {int}
 
 
 def _canonical(value: Any, contents: Contents | None, depth: int) -> bytes:
+    """One leaf in bytes, so that equal values have equal bytes, in every process."""
     kind = type(value).__name__.encode()
     if depth > _MAX_ARGUMENTS:
         return b"..."
@@ -181,18 +170,11 @@ def _canonical(value: Any, contents: Contents | None, depth: int) -> bytes:
         except OverflowError:
             return kind + b" " + " ".join(map(hex, value)).encode()
     if isinstance(value, (set, frozenset)):
-        return (
-            kind
-            + b" "
-            + b"\0".join(sorted(_canonical(item, contents, depth + 1) for item in value))
-        )
+        items = sorted(_canonical(item, contents, depth + 1) for item in value)
+        return kind + b" " + b"\0".join(items)
     if isinstance(value, Stub):
-        return (
-            value.qualified.encode("utf-8", "surrogatepass")
-            + b"("
-            + _digest(value.args, contents, depth + 1).encode()
-            + b")"
-        )
+        name = value.qualified.encode("utf-8", "surrogatepass")
+        return name + b"(" + _digest(value.args, contents, depth + 1).encode() + b")"
     if isinstance(value, type) and issubclass(value, Stub):
         return value.qualified.encode("utf-8", "surrogatepass")
     return kind

@@ -1,8 +1,6 @@
-"""Says whether boxes tile a larger box exactly.
+"""Says whether boxes tile a larger box exactly: no hole, no overlap, nothing outside.
 
-No hole, no overlap, nothing outside, in near linear time.
-
-This module never paints cells: what it costs depends on the number of boxes, never on how large
+This module never paints cells: its cost is nearly linear in the number of boxes, however large
 they are.
 """
 
@@ -11,12 +9,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import product
+from itertools import chain, product
 
 Corner = tuple[int, ...]
-_MAX_CORNERS = (
-    1 << 22
-)  # a device mesh cuts along two or three axes, which makes four or eight corners a box
+# A device mesh cuts along two or three axes, which makes four or eight corners a box.
+_MAX_CORNERS = 1 << 22
 
 
 def flaw(shape: Corner, offsets: Sequence[Corner], sizes: Sequence[Corner]) -> str:
@@ -28,38 +25,42 @@ def flaw(shape: Corner, offsets: Sequence[Corner], sizes: Sequence[Corner]) -> s
     if len(offsets) == 1 and sizes[0] == shape and not any(offsets[0]):
         return ""
     rank = len(shape)
-    if any(len(one) != rank for one in offsets) or any(len(one) != rank for one in sizes):
+    if any(len(corner) != rank for corner in chain(offsets, sizes)):
         return f"a chunk does not have {rank} dimensions"
     if 0 in shape:
         return ""
     boxes = [(at, size) for at, size in zip(offsets, sizes, strict=True) if 0 not in size]
     cut = _cut_axes(shape, boxes)
+    if not cut and len(boxes) == 1:
+        return ""
     if not cut:
-        return "" if len(boxes) == 1 else _volume_flaw(shape, boxes)
+        return _volume_flaw(shape, boxes)
     if len(cut) == 1:
         return _flaw_along(cut[0], shape[cut[0]], boxes)
     if len(boxes) << len(cut) > _MAX_CORNERS:
         return f"{len(boxes)} chunks cut along {len(cut)} axes are more than can be checked"
-    return "" if _corners_cancel(shape, cut, boxes) else _volume_flaw(shape, boxes)
+    if _corners_cancel(shape, cut, boxes):
+        return ""
+    return _volume_flaw(shape, boxes)
 
 
 def _cut_axes(shape: Corner, boxes: Sequence[tuple[Corner, Corner]]) -> list[int]:
     """The axes along which some box is not as long as the whole."""
     if not boxes:
         return []
-    at = list(zip(*(box[0] for box in boxes), strict=True))
-    size = list(zip(*(box[1] for box in boxes), strict=True))
-    return [axis for axis in range(len(shape)) if set(size[axis]) != {shape[axis]} or any(at[axis])]
+    cut = []
+    for axis, length in enumerate(shape):
+        if any(at[axis] or size[axis] != length for at, size in boxes):
+            cut.append(axis)
+    return cut
 
 
 def _flaw_along(axis: int, length: int, boxes: Sequence[tuple[Corner, Corner]]) -> str:
+    """What is wrong with boxes that are cut along one axis only."""
     reached = 0
     for start, size in sorted((at[axis], size[axis]) for at, size in boxes):
         if start != reached:
-            if start > reached:
-                what = "no chunk holds"
-            else:
-                what = "two chunks hold"
+            what = "no chunk holds" if start > reached else "two chunks hold"
             return f"{what} {min(start, reached)}:{max(start, reached)} of axis {axis}"
         reached = start + size
     if reached < length:
@@ -78,10 +79,9 @@ def _corners_cancel(
     corners: Counter[Corner] = Counter()
     signs = [1 - 2 * (sum(ends) % 2) for ends in product((0, 1), repeat=len(cut))]
     whole = ((0,) * len(shape), shape)
-    for (at, size), weight in (*((box, 1) for box in boxes), (whole, -1)):
-        for corner, sign in zip(
-            product(*((at[a], at[a] + size[a]) for a in cut)), signs, strict=True
-        ):
+    for weight, (at, size) in chain(((1, box) for box in boxes), [(-1, whole)]):
+        ends = [(at[axis], at[axis] + size[axis]) for axis in cut]
+        for corner, sign in zip(product(*ends), signs, strict=True):
             corners[corner] += sign * weight
     return not any(corners.values())
 

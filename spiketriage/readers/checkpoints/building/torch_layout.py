@@ -1,6 +1,4 @@
-"""What the layouts made of torch.save files share.
-
-First claims, opening a file into `Gathered`, and the final facts.
+"""What the layouts made of torch.save files share: first claims, opening a file, a name's step.
 
 This module never decides whether a checkpoint is complete: that rule is each layout's own.
 """
@@ -8,13 +6,11 @@ This module never decides whether a checkpoint is complete: that rule is each la
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.checkpoint import CheckpointFacts, StatedStep
-from spiketriage.nouns.file import StoredFile
-from spiketriage.readers.checkpoints.building.folder import stored_files
-from spiketriage.readers.checkpoints.building.state_tree import Gathered, Source
+from spiketriage.nouns.checkpoint import StatedStep
+from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder
+from spiketriage.readers.checkpoints.building.state_tree import Source
 from spiketriage.readers.checkpoints.files import torch_legacy
 from spiketriage.readers.checkpoints.files.torch_zip import TorchFile, read_torch_file
 from spiketriage.readers.checkpoints.files.zip_records import LOCAL
@@ -34,50 +30,18 @@ def is_torch_file(seen: Look) -> bool:
     return not seen.is_folder and (is_torch_zip(seen) or torch_legacy.is_legacy(seen.head))
 
 
-def opened(gathered: Gathered, source: Source) -> TorchFile | None:
-    """The file at `source`; what is wrong with one that cannot be read becomes a problem."""
+def opened(builder: CheckpointBuilder, source: Source) -> TorchFile | None:
+    """The file at `source`; None, and a problem that says why, where it cannot be read."""
     try:
         return read_torch_file(source.path)
     except EvidenceError as error:
-        gathered.problems.append(error.message + (f" ({error.hint})" if error.hint else ""))
+        builder.failed(error)
         return None
 
 
-def named_step(name: str, pattern: re.Pattern[str]) -> tuple[StatedStep, ...]:
-    """The step that a file's or folder's name states: the group `step` of `pattern`."""
-    found = pattern.fullmatch(name)
-    if found is not None:
-        return (StatedStep(source=f"name {name}", step=int(found["step"])),)
-    return ()
-
-
-def facts(
-    gathered: Gathered,
-    *,
-    layout: str,
-    path: Path,
-    complete: bool,
-    world_size: int | None = None,
-    named: tuple[StatedStep, ...] = (),
-) -> CheckpointFacts:
-    """What has been gathered of the checkpoint at `path`, the step of its name first."""
-    folder = path.is_dir()
-    if folder:
-        files = stored_files(path)
-    else:
-        files = (StoredFile(path="", size_bytes=path.stat().st_size),)
-    return CheckpointFacts(
-        layout=layout,
-        name=path.name,
-        path=path,
-        stated_steps=(*named, *dict.fromkeys(gathered.steps)),
-        complete=complete,
-        world_size=world_size,
-        files=files,
-        tensors=tuple(gathered.tensors),
-        fields=tuple(gathered.fields),
-        extents=tuple(gathered.extents),
-        globals=tuple(gathered.globals),
-        problems=tuple(dict.fromkeys(gathered.problems)),
-        notes=tuple(dict.fromkeys(gathered.notes)),
-    )
+def add_named_step(builder: CheckpointBuilder, pattern: re.Pattern[str]) -> None:
+    """Take the step that the file's or folder's name states: the group `step` of `pattern`."""
+    name = builder.path.name
+    named = pattern.fullmatch(name)
+    if named is not None:
+        builder.steps.append(StatedStep(source=f"name {name}", step=int(named["step"])))

@@ -1,6 +1,4 @@
-"""The weight files of one folder.
-
-Single or sharded, safetensors or torch.save, with what their index promises.
+"""The weight files of one folder, safetensors or torch.save, held against what an index promises.
 
 This module never reads a tensor's bytes and never follows an index out of its folder.
 """
@@ -9,18 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.checkpoint import Chunk, TensorFacts
-from spiketriage.readers.checkpoints.building.folder import read_json, sentence, some
-from spiketriage.readers.checkpoints.building.state_tree import (
-    Gathered,
-    Source,
-    add_file,
-    add_parameters,
-)
+from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder
+from spiketriage.readers.checkpoints.building.folder import read_json, some
+from spiketriage.readers.checkpoints.building.state_tree import Source, add_file, add_parameters
 from spiketriage.readers.checkpoints.files import safetensors_file
 from spiketriage.readers.checkpoints.files.torch_zip import read_torch_file
 from spiketriage.readers.json_file import is_inside
@@ -29,41 +23,22 @@ from spiketriage.readers.look import look, refuse_pointer
 _NUMBERED = re.compile(r"(.+)-(\d{5,9})-of-(\d{5,9})(\.\w+)\Z")
 
 
-@dataclass(slots=True, kw_only=True)
-class Weights:
-    """Where the weights of a folder go.
-
-    `complete` is whether every promised file and tensor is there.
-    """
-
-    gathered: Gathered
-    complete: bool = True
-    unread: set[str] = field(default_factory=set)
-
-    def wrong(self, sentence: str) -> None:
-        """Note damage that makes the weights incomplete."""
-        self.gathered.problems.append(sentence)
-        self.complete = False
-
-
-def read_weights(
-    gathered: Gathered, folder: Path, names: Iterable[str], indexes: Iterable[str]
-) -> bool:
+def add_weights(builder: CheckpointBuilder, names: Iterable[str], indexes: Iterable[str]) -> None:
     """Take the tensors of the weight files `names`, checked against the `indexes`.
 
-    Both are names in `folder`.
-
-    Returns whether all that is promised is there; what is not is in `gathered.problems`.
+    Both are names in the folder. What an index promises and is not there is a problem.
     """
-    weights = Weights(gathered=gathered)
-    promised = {index: _read_index(folder, index, weights) for index in indexes}
-    wanted = {file for index in promised.values() for file in index.files}
-    held = {name: _read_file(folder, name, weights) for name in sorted({*names, *wanted})}
-    for index, promise in promised.items():
-        _compare(folder / index, promise, held, weights)
-    _check_numbers(folder, held, weights)
-    _check_twice(folder, held, weights)
-    return weights.complete
+    part = builder.part()
+    promised = {name: _read_index(part, name) for name in indexes}
+    wanted = set(names)
+    for index in promised.values():
+        wanted.update(index.files)
+    held = {name: _read_file(part, name) for name in sorted(wanted)}
+    for name, index in promised.items():
+        _compare(part, name, index, held)
+    _check_numbers(part, held)
+    _check_twice(part, held)
+    builder.add(part)
 
 
 def read_safetensors(path: Path, relative: str, problems: list[str]) -> tuple[TensorFacts, ...]:
@@ -74,42 +49,37 @@ def read_safetensors(path: Path, relative: str, problems: list[str]) -> tuple[Te
     Raises:
         EvidenceError: it cannot be read, or its header is wrong.
     """
-    header = checked_header(path, problems)
-    result: list[TensorFacts] = []
-    for tensor in header.tensors:
-        result.append(
+    tensors: list[TensorFacts] = []
+    for entry in checked_header(path, problems).tensors:
+        chunk = Chunk(
+            path=relative,
+            start=entry.start,
+            end=entry.end,
+            offset=(0,) * len(entry.shape),
+            shape=entry.shape,
+        )
+        tensors.append(
             TensorFacts(
-                name=tensor.name,
-                dtype=tensor.dtype,
-                shape=tensor.shape,
+                name=entry.name,
+                dtype=entry.dtype,
+                shape=entry.shape,
                 role="parameter",
-                chunks=(
-                    Chunk(
-                        path=relative,
-                        start=tensor.start,
-                        end=tensor.end,
-                        offset=(0,) * len(tensor.shape),
-                        shape=tensor.shape,
-                    ),
-                ),
+                chunks=(chunk,),
             )
         )
-    return tuple(result)
+    return tuple(tensors)
 
 
 def checked_header(path: Path, problems: list[str]) -> safetensors_file.Header:
-    """The header of a safetensors file.
-
-    A file that is cut short or goes on after its data is in `problems`.
+    """The header of a safetensors file; one cut short, or longer than its data, is a problem.
 
     Raises:
         EvidenceError: it cannot be read, is a Git-LFS pointer, or its header is wrong.
     """
     refuse_pointer(path, look(path).head)
     header = safetensors_file.read_header_alone(path)
-    seen = (
-        f"{path}: size: expected {header.end} bytes, as the header says, found {header.size_bytes}"
-    )
+    expected = f"{header.end} bytes, as the header says"
+    seen = f"{path}: size: expected {expected}, found {header.size_bytes}"
     if header.size_bytes < header.end:
         cut = [tensor.name for tensor in header.tensors if tensor.end > header.size_bytes]
         problems.append(f"{seen}: it is cut short in {some(cut)}")
@@ -120,121 +90,123 @@ def checked_header(path: Path, problems: list[str]) -> safetensors_file.Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Index:
+    """What an index promises: a file for each tensor, and the bytes of all of them together."""
+
     weight_map: Mapping[str, str]
     total_size: int | None
     files: tuple[str, ...]
 
 
-def _read_index(folder: Path, name: str, weights: Weights) -> _Index:
+# The tensors of each file by name; None where the file cannot be read, which has been said.
+_Held = Mapping[str, Mapping[str, TensorFacts] | None]
+
+
+def _read_index(builder: CheckpointBuilder, name: str) -> _Index:
     empty = _Index(weight_map={}, total_size=None, files=())
     try:
-        value = read_json(folder / name)
+        value = read_json(builder.path / name)
     except EvidenceError as error:
-        weights.wrong(sentence(error))
+        builder.failed(error)
         return empty
     weight_map = value.get("weight_map")
     if not isinstance(weight_map, dict) or not all(is_inside(file) for file in weight_map.values()):
-        weights.wrong(
-            f"{folder / name}: weight_map: expected tensor names with files in this folder"
+        _wrong(
+            builder,
+            f"{builder.path / name}: weight_map: expected tensor names with files in this folder",
         )
         return empty
-    metadata = value.get("metadata")
-    if isinstance(metadata, dict):
-        total = metadata.get("total_size")
-    else:
-        total = None
-    is_number = (
-        isinstance(total, (int, float)) and not isinstance(total, bool) and total == total // 1
-    )
     return _Index(
         weight_map=weight_map,
-        total_size=int(total) if is_number and total is not None else None,
+        total_size=_total_size(value.get("metadata")),
         files=tuple(sorted(set(weight_map.values()))),
     )
 
 
-def _read_file(folder: Path, name: str, weights: Weights) -> dict[str, TensorFacts]:
-    gathered = weights.gathered
-    num_tensors, num_problems = len(gathered.tensors), len(gathered.problems)
+def _total_size(metadata: object) -> int | None:
+    """The bytes of all tensors, which some tools write as a floating-point number."""
+    total = metadata.get("total_size") if isinstance(metadata, dict) else None
+    if isinstance(total, bool) or not isinstance(total, (int, float)) or total != total // 1:
+        return None
+    return int(total)
+
+
+def _read_file(builder: CheckpointBuilder, name: str) -> dict[str, TensorFacts] | None:
+    """Take one weight file; its tensors by name, None where it cannot be read."""
+    path = builder.path / name
+    num_tensors, num_problems = len(builder.tensors), len(builder.problems)
     try:
         if name.endswith(".safetensors"):
-            gathered.tensors += read_safetensors(folder / name, name, gathered.problems)
+            builder.tensors += read_safetensors(path, name, builder.problems)
         else:
-            source = Source(path=folder / name, relative=name)
-            refuse_pointer(source.path, look(source.path).head)
-            file = read_torch_file(source.path)
-            add_file(gathered, file, source)
-            add_parameters(gathered, file.value, source)
+            source = Source(path=path, relative=name)
+            refuse_pointer(path, look(path).head)
+            file = read_torch_file(path)
+            add_file(builder, file, source)
+            add_parameters(builder, file.value, source)
     except EvidenceError as error:
-        weights.wrong(sentence(error))
-        weights.unread.add(name)
-        return {}
-    weights.complete &= len(gathered.problems) == num_problems
-    return {tensor.name: tensor for tensor in gathered.tensors[num_tensors:]}
+        builder.failed(error)
+        return None
+    builder.complete &= len(builder.problems) == num_problems
+    return {tensor.name: tensor for tensor in builder.tensors[num_tensors:]}
 
 
-def _compare(
-    path: Path, index: _Index, held: Mapping[str, Mapping[str, TensorFacts]], weights: Weights
-) -> None:
+def _compare(builder: CheckpointBuilder, name: str, index: _Index, held: _Held) -> None:
+    path = builder.path / name
     lost: dict[str, list[str]] = {}
     for tensor, file in index.weight_map.items():
-        if file not in weights.unread and tensor not in held[file]:
+        tensors = held[file]
+        if tensors is not None and tensor not in tensors:
             lost.setdefault(file, []).append(tensor)
-    for file, tensors in lost.items():
-        weights.wrong(
-            f"{path}: names {some(tensors)} in {file}, which does not hold {_them(tensors)}"
-        )
+    for file, missing in lost.items():
+        them = "it" if len(missing) == 1 else "them"
+        _wrong(builder, f"{path}: names {some(missing)} in {file}, which does not hold {them}")
+    num_bytes = 0
     for file in index.files:
-        extra = [tensor for tensor in held[file] if index.weight_map.get(tensor) != file]
+        tensors = held[file] or {}
+        extra = [tensor for tensor in tensors if index.weight_map.get(tensor) != file]
         if extra:
-            weights.wrong(
-                f"{path.parent / file}: holds {some(extra)}, which {path.name} does not "
-                "expect there"
-            )
-    sizes = [
-        chunk.end - chunk.start
-        for file in index.files
-        for one in held[file].values()
-        for chunk in one.chunks
-    ]
-    if weights.complete and index.total_size not in (None, sum(sizes)):
-        weights.wrong(
-            f"{path}: total_size: expected the {sum(sizes)} bytes of its tensors, found "
-            f"{index.total_size}"
+            place = builder.path / file
+            _wrong(builder, f"{place}: holds {some(extra)}, which {name} does not expect there")
+        for facts in tensors.values():
+            num_bytes += sum(chunk.end - chunk.start for chunk in facts.chunks)
+    if builder.complete and index.total_size not in (None, num_bytes):
+        _wrong(
+            builder,
+            f"{path}: total_size: expected the {num_bytes} bytes of its tensors, found "
+            f"{index.total_size}",
         )
 
 
-def _them(names: list[str]) -> str:
-    if len(names) == 1:
-        return "it"
-    return "them"
+def _wrong(builder: CheckpointBuilder, sentence: str) -> None:
+    builder.problems.append(sentence)
+    builder.complete = False
 
 
-def _check_numbers(folder: Path, held: Mapping[str, object], weights: Weights) -> None:
+def _check_numbers(builder: CheckpointBuilder, names: Iterable[str]) -> None:
     """Files named `…-00002-of-00003…` say how many there are, even where no index does."""
     seen: dict[tuple[str, int, str], set[int]] = {}
-    for name in held:
+    for name in names:
         numbered = _NUMBERED.match(name)
         if numbered:
             group = (numbered[1], int(numbered[3]), numbered[4])
             seen.setdefault(group, set()).add(int(numbered[2]))
     for (stem, count, suffix), numbers in seen.items():
         if not numbers >= {1, count} or len(numbers) < count:
-            weights.wrong(
-                f"{folder}: expected {count} files {stem}-…-of-{count:05d}{suffix}, found "
-                f"{len(numbers)}"
+            builder.lacks(
+                f"expected {count} files {stem}-…-of-{count:05d}{suffix}, found {len(numbers)}"
             )
 
 
-def _check_twice(folder: Path, held: Mapping[str, Mapping[str, object]], weights: Weights) -> None:
+def _check_twice(builder: CheckpointBuilder, held: _Held) -> None:
     files: dict[str, str] = {}
     twice: dict[tuple[str, str], list[str]] = {}
     for file, tensors in held.items():
-        for tensor in tensors:
+        for tensor in tensors or ():
             first = files.setdefault(tensor, file)
             if first != file:
                 twice.setdefault((first, file), []).append(tensor)
     for (first, second), names in twice.items():
-        weights.gathered.notes.append(
-            f"{folder}: {some(names)} in both {first} and {second}: which one counts is not said"
+        builder.notes.append(
+            f"{builder.path}: {some(names)} in both {first} and {second}: which one counts is not "
+            "said"
         )

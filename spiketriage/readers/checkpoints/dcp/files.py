@@ -1,6 +1,4 @@
-"""Holds the files of a torch DCP checkpoint against its metadata.
-
-Missing, short, longer, swapped, overlapping.
+"""Holds the files of a torch DCP checkpoint against its metadata: lost, cut, swapped, overlapping.
 
 This module never reads a tensor's bytes: of some slices it reads the little archive around them.
 """
@@ -12,8 +10,9 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from spiketriage.digests import open_regular
 from spiketriage.errors import EvidenceError
@@ -25,19 +24,19 @@ from spiketriage.readers.checkpoints.files.torch_zip import TensorRef, read_torc
 from spiketriage.readers.checkpoints.files.zip_records import LOCAL
 from spiketriage.readers.look import LFS_HEAD
 
-MAX_MISSING = 20  # told one by one
+MAX_MISSING = 20  # with more of them, one sentence is for all
+# How many slices are opened to see whether they hold what they should: swapped files differ in most
+# of theirs, so a few of each are enough.
 MAX_SAMPLES = 1024
 MAX_SAMPLES_A_FILE = 16
+_HEAD_BYTES = 10
 _RANK = re.compile(r"__(\d{1,9})_\d+\.distcp\Z")
 _SHARDING = "DCP_SHARDING_INFO"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What lies on disk.
-
-    The tensors with those chunks that hold elements and do, and the other objects that do.
-    """
+    """What lies on disk: the tensors with those chunks that are there, and the other objects."""
 
     tensors: tuple[TensorFacts, ...]
     objects: tuple[Slice, ...]
@@ -45,40 +44,44 @@ class Checked:
     notes: tuple[str, ...]
 
 
+class _Place(NamedTuple):  # a large run has some hundred thousand, which are sorted
+    """Where the metadata puts a piece in its file; `number` is that of the piece."""
+
+    start: int
+    end: int
+    number: int
+
+
 def check(folder: Path, metadata: Metadata, sizes: Mapping[str, int]) -> Checked:
-    """Hold the files in `folder`, of the given sizes by relative path, against what the metadata says."""
+    """Hold the files in `folder`, of the given sizes by relative path, against the metadata."""
     job = _Job(folder, metadata, sizes)
-    missing = sorted(path for path in job.held if path not in sizes)
+    missing = sorted(path for path in job.places if path not in sizes)
     if len(missing) > MAX_MISSING:
-        held = [one for path in missing for one in job.held[path]]
-        job.lose(missing[0], f"is missing, and {len(missing) - 1} files more", held)
-        missing = []
-    for path in missing:
-        job.lose(path, "is missing")
-    for path in sorted(job.held.keys() & sizes.keys()):
+        lost = list(chain.from_iterable(job.places[path] for path in missing))
+        job.lose(missing[0], f"is missing, and {len(missing) - 1} files more", lost)
+    else:
+        for path in missing:
+            job.lose(path, "is missing")
+    for path in sorted(job.places.keys() & sizes.keys()):
         try:
-            job.file(path)
-        except (
-            EvidenceError,
-            OSError,
-            ValueError,
-        ) as error:  # ValueError: a path that no system call takes
-            job.lose(
-                path,
-                f"cannot be read ({error.message if isinstance(error, EvidenceError) else error})",
-            )
+            job.check_file(path)
+        except EvidenceError as error:
+            job.lose(path, f"cannot be read ({error.message})")
+        except (OSError, ValueError) as error:  # ValueError: a path that no system call takes
+            job.lose(path, f"cannot be read ({error})")
     return job.result()
 
 
 def world_size(paths: Iterable[str]) -> int | None:
-    """The least number of ranks that can have written these files.
-
-    The highest in a name, and one.
-    """
-    ranks = [int(found[1]) for path in paths if (found := _RANK.search(path))]
-    if ranks:
-        return max(ranks) + 1
-    return None
+    """The least number of ranks that can have written these files, by the highest in a name."""
+    highest = -1
+    for path in paths:
+        rank = _RANK.search(path)
+        if rank:
+            highest = max(highest, int(rank[1]))
+    if highest < 0:
+        return None
+    return highest + 1
 
 
 class _Job:
@@ -91,96 +94,103 @@ class _Job:
         for tensor in metadata.tensors:
             self._pieces += tensor.chunks
             self._owners += [tensor] * len(tensor.chunks)
-        self.held: dict[
-            str, list[tuple[int, int, int]]
-        ] = {}  # by path: start, end, number of the piece
+        self.places: dict[str, list[_Place]] = {}  # of the pieces in each file
         for number, piece in enumerate(self._pieces):
-            self.held.setdefault(piece.path, []).append((piece.start, piece.end, number))
-        self._now: dict[int, Chunk | None] = {}
+            place = _Place(start=piece.start, end=piece.end, number=number)
+            self.places.setdefault(piece.path, []).append(place)
+        # What a chunk has turned out to be: None where it is lost.
+        self._corrected: dict[int, Chunk | None] = {}
         self._samples_left = MAX_SAMPLES
         self._problems: list[str] = []
         self._scattered: list[str] = []
 
-    def file(self, path: str) -> None:
-        """Check one file."""
-        held, size_bytes = sorted(self.held[path]), self._sizes[path]
-        chunks = [one for one in held if self._owners[one[2]] is not None and one[1] > one[0]]
+    def check_file(self, path: str) -> None:
+        """Check one file that is there."""
+        places, size_bytes = sorted(self.places[path]), self._sizes[path]
+        chunks = []
+        for place in places:
+            if self._owners[place.number] is not None and place.end > place.start:
+                chunks.append(place)
+        head = b""
         with open_regular(self._folder / path) as stream:
             if os.pread(stream.fileno(), len(LFS_HEAD), 0) == LFS_HEAD:
                 self.lose(path, "is a Git-LFS pointer: the file was never fetched (git lfs pull)")
                 return
             if chunks:
-                head = os.pread(stream.fileno(), 10, chunks[0][0])
-            else:
-                head = b""
+                head = os.pread(stream.fileno(), _HEAD_BYTES, chunks[0].start)
+        # A safetensors header begins with its length in eight bytes, and goes on as JSON.
         if head[8:9] == b"{" and not head.startswith(LOCAL):
-            self._safetensors(path, held, chunks[0][0], size_bytes)
-        else:
-            self._sample(path, [one for one in chunks if one[1] <= size_bytes])
-            if not all(number in self._now for _, _, number in held):
-                self._size_of_zips(path, held, size_bytes)
-            self._overlaps_of_zips(path, held)
+            self._check_safetensors(path, places, chunks[0].start)
+            return
+        self._sample(path, [place for place in chunks if place.end <= size_bytes])
+        if not all(place.number in self._corrected for place in places):
+            self._check_size(path, places)
+        self._check_overlaps(path, places)
 
-    def lose(self, path: str, why: str, lost: Sequence[tuple[int, int, int]] | None = None) -> None:
-        """Say why a file, or a part of it, is lost, and what with it."""
-        lost = self.held[path] if lost is None else lost
-        numbers = [number for _, _, number in lost]
-        self._now.update(dict.fromkeys(numbers))
+    def lose(self, path: str, why: str, lost: Sequence[_Place] | None = None) -> None:
+        """Say why a file, or what is `lost` of it, cannot be used, and which keys that costs."""
+        if lost is None:
+            lost = self.places[path]
+        numbers = [place.number for place in lost]
+        self._corrected.update(dict.fromkeys(numbers))
         keys = {self._key(number) for number in numbers}
-        named = some(self._label(number) for number in numbers)
+        labels = some(self._label(number) for number in numbers)
         self._problems.append(
-            f"{self._folder / path}: {why}; {len(numbers)} slices of {len(keys)} keys: {named}"
+            f"{self._folder / path}: {why}; {len(numbers)} slices of {len(keys)} keys: {labels}"
         )
 
     def result(self) -> Checked:
-        """Everything found."""
-        tensors = list(self._metadata.tensors)
+        """What is there after all files were checked, and everything that is wrong."""
+        tensors = []
         first = len(self._metadata.objects)
-        for place, tensor in enumerate(tensors):
-            numbers = range(first, first + len(tensor.chunks))
-            first = numbers.stop
-            is_changed = bool(self._now) and any(number in self._now for number in numbers)
-            if is_changed or any(0 in chunk.shape for chunk in tensor.chunks):
-                now = (self._now.get(number, self._pieces[number]) for number in numbers)
-                chunks = (
-                    chunk for chunk in now if isinstance(chunk, Chunk) and 0 not in chunk.shape
-                )
-                tensors[place] = replace(tensor, chunks=tuple(chunks))
+        for tensor in self._metadata.tensors:
+            tensors.append(self._as_stored(tensor, first))
+            first += len(tensor.chunks)
+        objects = []
+        for number, place in enumerate(self._metadata.objects):
+            if number not in self._corrected:
+                objects.append(place)
+        notes = []
+        if self._scattered:
+            notes.append(
+                f"{some(self._scattered)}: not stored row-major, so the index of an "
+                "element does not hold"
+            )
         return Checked(
             tensors=tuple(tensors),
-            objects=tuple(
-                one for number, one in enumerate(self._metadata.objects) if number not in self._now
-            ),
+            objects=tuple(objects),
             problems=tuple(self._problems),
-            notes=(
-                f"{some(self._scattered)}: not stored row-major, so the index of an "
-                "element does not hold",
-            )
-            if self._scattered
-            else (),
+            notes=tuple(notes),
         )
+
+    def _as_stored(self, tensor: TensorFacts, first: int) -> TensorFacts:
+        """The tensor, whose first chunk has the number `first`, without chunks lost or empty."""
+        chunks = []
+        for number, chunk in enumerate(tensor.chunks, first):
+            stored = self._corrected.get(number, chunk)
+            if stored is not None and 0 not in stored.shape:
+                chunks.append(stored)
+        if len(chunks) == len(tensor.chunks) and not self._corrected:
+            return tensor
+        return replace(tensor, chunks=tuple(chunks))
 
     def _key(self, number: int) -> str:
         piece, tensor = self._pieces[number], self._owners[number]
         if isinstance(piece, Slice):
             return piece.key
-        if tensor:
+        if tensor is not None:
             return tensor.name
         return ""
 
     def _label(self, number: int) -> str:
         piece = self._pieces[number]
         if isinstance(piece, Chunk) and piece.offset:
-            at = f" at {list(piece.offset)}"
-        else:
-            at = ""
-        return f"{self._key(number)}{at}"
+            return f"{self._key(number)} at {list(piece.offset)}"
+        return self._key(number)
 
-    def _size_of_zips(
-        self, path: str, held: Sequence[tuple[int, int, int]], size_bytes: int
-    ) -> None:
-        expected = max(end for _, end, _ in held)
-        lost = [one for one in held if one[1] > size_bytes]
+    def _check_size(self, path: str, places: Sequence[_Place]) -> None:
+        size_bytes, expected = self._sizes[path], _end(places)
+        lost = [place for place in places if place.end > size_bytes]
         if lost:
             self.lose(path, f"is cut short, {size_bytes} bytes of {expected}", lost)
         elif size_bytes > expected:
@@ -188,62 +198,63 @@ class _Job:
                 f"{self._folder / path}: {size_bytes - expected} bytes follow its last slice"
             )
 
-    def _overlaps_of_zips(self, path: str, held: Sequence[tuple[int, int, int]]) -> None:
-        overlapping = [(a, b) for a, b in pairwise(held) if a[1] > b[0] and b[1] > b[0]]
-        if overlapping:
-            pair = " and ".join(self._label(one[2]) for one in overlapping[0])
-            if len(overlapping) > 1:
-                more = f" ({len(overlapping)} such pairs)"
-            else:
-                more = ""
-            self._problems.append(f"{self._folder / path}: {pair} are said to overlap{more}")
+    def _check_overlaps(self, path: str, places: Sequence[_Place]) -> None:
+        pairs = []
+        for before, after in pairwise(places):
+            if before.end > after.start and after.end > after.start:
+                pairs.append((before, after))
+        if not pairs:
+            return
+        labels = " and ".join(self._label(place.number) for place in pairs[0])
+        more = f" ({len(pairs)} such pairs)" if len(pairs) > 1 else ""
+        self._problems.append(f"{self._folder / path}: {labels} are said to overlap{more}")
 
-    def _sample(self, path: str, chunks: Sequence[tuple[int, int, int]]) -> None:
+    def _sample(self, path: str, chunks: Sequence[_Place]) -> None:
         """Whether some slices hold the tensors that they should: what swapped rank files do not."""
-        stride = max(1, -(-len(chunks) // max(1, min(MAX_SAMPLES_A_FILE, self._samples_left))))
-        taken = chunks[::stride] if self._samples_left > 0 else []
-        self._samples_left -= len(taken)
+        if self._samples_left <= 0:
+            return
+        stride = max(1, -(-len(chunks) // min(MAX_SAMPLES_A_FILE, self._samples_left)))
+        samples = chunks[::stride]
+        self._samples_left -= len(samples)
         wrong = {}
-        for _, _, number in taken:
-            if self._key(number) not in self._metadata.transformed:
-                seen = self._seen(path, number)
-                if seen:
-                    wrong[number] = seen
+        for place in samples:
+            if self._key(place.number) not in self._metadata.transformed:
+                why = self._contradiction(path, place.number)
+                if why:
+                    wrong[place.number] = why
         if not wrong:
             return
-        number, seen = next(iter(wrong.items()))
-        what = f"{len(wrong)} of {len(taken)} slices looked at do not hold what .metadata says"
+        number, why = next(iter(wrong.items()))
         twin = self._twin(path)
-        if twin:
-            rival = f"{twin}, by their sizes"
+        rival = f"{twin}, by their sizes" if twin else "another rank's file"
+        sentence = (
+            f"{len(wrong)} of {len(samples)} slices looked at do not hold what .metadata says "
+            f"({self._label(number)}: {why.removeprefix(f'{self._folder / path} ')}): damaged, or "
+            f"swapped with {rival}"
+        )
+        if len(wrong) == len(samples) and (twin or len(samples) > 1):
+            self.lose(path, sentence)  # nothing in it can be believed to be what it is called
         else:
-            rival = "another rank's file"
-        why = seen.removeprefix(f"{self._folder / path} ")
-        told = f"{what} ({self._label(number)}: {why}): damaged, or swapped with {rival}"
-        if len(wrong) == len(taken) and (twin or len(taken) > 1):
-            self.lose(path, told)  # nothing that it holds can be believed to be what it is called
-        else:
-            self._problems.append(f"{self._folder / path}: {told}")
+            self._problems.append(f"{self._folder / path}: {sentence}")
 
     def _twin(self, path: str) -> str:
         """The only file that has the size which this one should have, and the other way round.
 
         Empty if none is.
         """
-
-        def expected(name: str) -> int:
-            return max(end for _, end, _ in self.held[name])
-
-        found = [
-            name
-            for name in self.held
-            if expected(path) == self._sizes.get(name) != self._sizes[path] == expected(name)
-        ]
-        if len(found) == 1:
-            return found[0]
+        size_bytes, expected = self._sizes[path], _end(self.places[path])
+        if size_bytes == expected:
+            return ""
+        twins = []
+        for other, places in self.places.items():
+            if self._sizes.get(other) == expected and _end(places) == size_bytes:
+                twins.append(other)
+        if len(twins) == 1:
+            return twins[0]
         return ""
 
-    def _seen(self, path: str, number: int) -> str:
+    def _contradiction(self, path: str, number: int) -> str:
+        """What a slice holds instead of its chunk; empty where it is as the metadata says."""
         piece, tensor = self._pieces[number], self._owners[number]
         assert isinstance(piece, Chunk)
         assert tensor is not None
@@ -251,26 +262,24 @@ class _Job:
             file = read_torch_file(self._folder / path, start=piece.start, end=piece.end)
         except EvidenceError as error:
             return error.message
-        found = file.value
-        if not isinstance(found, TensorRef):
+        stored = file.value
+        if not isinstance(stored, TensorRef):
             return "no tensor"
-        if (found.dtype, found.shape) != (tensor.dtype, piece.shape):
+        if (stored.dtype, stored.shape) != (tensor.dtype, piece.shape):
             return (
-                f"expected {tensor.dtype} {list(piece.shape)}, found {found.dtype} "
-                f"{list(found.shape)}"
+                f"expected {tensor.dtype} {list(piece.shape)}, found {stored.dtype} "
+                f"{list(stored.shape)}"
             )
-        if not found.contiguous:
+        if not stored.contiguous:
             self._scattered.append(self._label(number))
         return "; ".join(file.problems)
 
-    def _safetensors(
-        self, path: str, held: Sequence[tuple[int, int, int]], at: int, size_bytes: int
-    ) -> None:
-        """A file of the SAFETENSORS serialization.
+    def _check_safetensors(self, path: str, places: Sequence[_Place], at: int) -> None:
+        """Check a file of the SAFETENSORS serialization.
 
-        Objects, then one safetensors file with all of its tensors.
+        Objects come first, then from byte `at` on one safetensors file with all of its tensors.
         """
-        where = self._folder / path
+        where, size_bytes = self._folder / path, self._sizes[path]
         header = safetensors_file.read_header_alone(where, at)
         if header.end > size_bytes:
             self._problems.append(f"{where}: is cut short, {size_bytes} bytes of {header.end}")
@@ -281,35 +290,36 @@ class _Job:
         entries = {entry.name: entry for entry in header.tensors}
         offsets = _saved_offsets(header.metadata)
         lost = []
-        for one in held:
-            piece, tensor, entry = (
-                self._pieces[one[2]],
-                self._owners[one[2]],
-                entries.get(self._key(one[2])),
-            )
+        for place in places:
+            piece, tensor = self._pieces[place.number], self._owners[place.number]
             if tensor is None or not isinstance(piece, Chunk):
                 if piece.end > at:
-                    lost.append(one)
+                    lost.append(place)
                 continue
-            if (
-                entry is None
-                or (entry.dtype, entry.shape) != (tensor.dtype, piece.shape)
-                or offsets.get(tensor.name, piece.offset) != piece.offset
-                or entry.end > size_bytes
-            ):
-                lost.append(one)
-            else:
-                self._now[one[2]] = replace(
-                    piece, start=entry.start, end=entry.end, container="raw"
-                )
+            entry = entries.get(tensor.name)
+            is_elsewhere = offsets.get(tensor.name, piece.offset) != piece.offset
+            if entry is None or entry.end > size_bytes or is_elsewhere:
+                lost.append(place)
+                continue
+            if (entry.dtype, entry.shape) != (tensor.dtype, piece.shape):
+                lost.append(place)
+                continue
+            self._corrected[place.number] = replace(
+                piece, start=entry.start, end=entry.end, container="raw"
+            )
         if lost:
             self.lose(path, "does not hold what .metadata says", lost)
+
+
+def _end(places: Iterable[_Place]) -> int:
+    """Where the last of the slices ends, which is where its file should."""
+    return max(place.end for place in places)
 
 
 def _saved_offsets(metadata: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
     """Where each tensor of the file lies in the whole one, as far as the file says so itself."""
     try:
         value = json.loads(metadata.get(_SHARDING, "{}"))
-        return {name: tuple(one["saved_offsets"]) for name, one in value.items()}
+        return {name: tuple(sharding["saved_offsets"]) for name, sharding in value.items()}
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
         return {}

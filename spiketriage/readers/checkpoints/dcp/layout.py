@@ -8,32 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.checkpoint import (
-    CheckpointFacts,
-    Extent,
-    FieldFacts,
-    StatedStep,
-    TensorFacts,
-)
-from spiketriage.nouns.file import StoredFile
-from spiketriage.readers.checkpoints.building.folder import some, stored_files
-from spiketriage.readers.checkpoints.building.state_tree import Gathered
+from spiketriage.nouns.checkpoint import CheckpointFacts, StatedStep
+from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder, begin
+from spiketriage.readers.checkpoints.building.folder import read_small, sentence, some
 from spiketriage.readers.checkpoints.dcp import files as dcp_files
 from spiketriage.readers.checkpoints.dcp import metadata as dcp_metadata
 from spiketriage.readers.checkpoints.dcp import objects as dcp_objects
 from spiketriage.readers.checkpoints.dcp.objects import Split, whole
-from spiketriage.readers.json_file import read_bytes
-from spiketriage.readers.look import Look, look, refuse_pointer
+from spiketriage.readers.look import Look, look
 
 NAME = "dcp"
 TELLS = (
     "Every tensor's chunks, a checksum each, lost, cut and swapped files, and what the "
-    "trainer stored of "
-    "step, RNG and cursor."
+    "trainer stored of step, RNG and cursor."
 )
 CANNOT = (
     "More than a lower bound of the world size, and whatever the trainer did not store beside "
@@ -41,32 +31,11 @@ CANNOT = (
 )
 METADATA = ".metadata"
 SUFFIX = ".distcp"
-LOWER_BOUND = "the world size is a lower bound: the highest rank in a file's name, and one"
+_LOWER_BOUND = "the world size is a lower bound: the highest rank in a file's name, and one"
 _STEP = re.compile(
     r"(?:^|[^a-z])(?:global_?steps?|steps?|iter|iteration|checkpoint|ckpt|ba|batch)[-_=]?(\d{1,18})(?!\d)",
     re.IGNORECASE,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What one DCP folder holds.
-
-    `complete` is whether metadata, files, sizes and chunks fit together.
-
-    `interrupted` is why it is not, where the save merely did not end.
-    """
-
-    complete: bool
-    world_size: int | None
-    tensors: tuple[TensorFacts, ...] = ()
-    fields: tuple[FieldFacts, ...] = ()
-    steps: tuple[StatedStep, ...] = ()
-    extents: tuple[Extent, ...] = ()
-    globals: tuple[str, ...] = ()
-    interrupted: str = ""
-    problems: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def claims(seen: Look) -> float:
@@ -89,56 +58,72 @@ def read(path: Path) -> CheckpointFacts:
     Raises:
         EvidenceError: it cannot be read, or holds nothing of DCP.
     """
-    files = stored_files(path)
-    return facts(path, NAME, read_part(path, files), files)
+    return finish(begin_dcp(path), NAME)
 
 
-def facts(
-    path: Path,
-    layout: str,
-    part: Part,
-    files: tuple[StoredFile, ...],
-    beside: Gathered | None = None,
+def begin_dcp(path: Path, *, split: Split = whole) -> CheckpointBuilder:
+    """Begin to read a checkpoint that is a DCP folder, and take what DCP itself tells of it.
+
+    Raises:
+        EvidenceError: it cannot be read, or holds nothing of DCP.
+    """
+    builder = begin(path)
+    _read(builder, "", split)
+    return builder
+
+
+def read_inside(builder: CheckpointBuilder, under: str) -> CheckpointBuilder:
+    """The DCP folder `under` (ending in `/`) of a checkpoint, as a part that is read by itself.
+
+    A folder that is not there, or holds nothing of DCP, is a problem of the part.
+    """
+    part = builder.part()
+    try:
+        _read(part, under, whole)
+    except EvidenceError as error:
+        part.failed(error)
+    return part
+
+
+def finish(
+    builder: CheckpointBuilder, layout: str, *, beside: CheckpointBuilder | None = None
 ) -> CheckpointFacts:
-    """A checkpoint that is one DCP folder, with what was gathered from files beside it."""
-    beside = Gathered() if beside is None else beside
-    return CheckpointFacts(
-        layout=layout,
-        name=path.name,
-        path=path,
-        stated_steps=(*step_of_name(path.name), *beside.steps, *part.steps),
-        complete=part.complete,
-        world_size=part.world_size,
-        files=files,
-        tensors=(*part.tensors, *beside.tensors),
-        fields=(*beside.fields, *part.fields),
-        extents=(*part.extents, *beside.extents),
-        globals=tuple(dict.fromkeys((*part.globals, *beside.globals))),
-        interrupted=part.interrupted,
-        problems=(*part.problems, *beside.problems),
-        notes=(*part.notes, *beside.notes),
-    )
+    """The facts of a checkpoint that is a DCP folder.
+
+    What the trainer stored in files `beside` it states steps and fields before DCP does.
+    """
+    if beside is not None:
+        builder.steps, beside.steps = [*beside.steps, *builder.steps], []
+        builder.fields, beside.fields = [*beside.fields, *builder.fields], []
+        builder.add(beside)
+    builder.steps = [*step_of_name(builder.path.name), *builder.steps]
+    return builder.finish(layout)
 
 
 def step_of_name(name: str) -> tuple[StatedStep, ...]:
     """The step that a folder's name states."""
-    found = _STEP.findall(name)
-    if found:
-        return (StatedStep(source=f"the name {name}", step=int(found[-1])),)
+    numbers = _STEP.findall(name)
+    if numbers:
+        return (StatedStep(source=f"the name {name}", step=int(numbers[-1])),)
     return ()
 
 
-def read_part(
-    root: Path, files: tuple[StoredFile, ...], *, under: str = "", split: Split = whole
-) -> Part:
-    """The DCP folder `under` (empty, or ending in `/`) of the checkpoint `root`, whose files are `files`.
+def know_world_size(builder: CheckpointBuilder, world_size: int | None) -> None:
+    """Set a world size that the trainer states, which is no lower bound; None changes nothing."""
+    if world_size is not None:
+        builder.world_size = world_size
+        drop_lower_bound(builder)
 
-    Raises:
-        EvidenceError: there is nothing of DCP in it.
-    """
-    folder = root / under if under else root
+
+def drop_lower_bound(builder: CheckpointBuilder) -> None:
+    """Drop the note on the world size: the layout around the DCP folder knows it better."""
+    builder.notes = [note for note in builder.notes if note != _LOWER_BOUND]
+
+
+def _read(builder: CheckpointBuilder, under: str, split: Split) -> None:
+    folder = builder.path / under if under else builder.path
     names = look(folder).names
-    sizes = {file.path: file.size_bytes for file in files}
+    sizes = {file.path: file.size_bytes for file in builder.files}
     data = {}
     for path, size in sizes.items():
         if path.startswith(under) and path.endswith(SUFFIX):
@@ -146,77 +131,76 @@ def read_part(
     if METADATA not in names:
         if not data and f"{METADATA}.tmp" not in names:
             raise EvidenceError(f"{folder}: holds neither {METADATA} nor a {SUFFIX} file")
-        return _without_metadata(folder, names, data)
+        _miss_metadata(builder, folder, names, data)
+        return
     try:
-        raw = read_bytes(folder / METADATA)
-        refuse_pointer(folder / METADATA, raw)
-        metadata = dcp_metadata.parse(raw, where=folder / METADATA, under=under)
+        metadata = dcp_metadata.parse(
+            read_small(folder / METADATA), where=folder / METADATA, under=under
+        )
     except EvidenceError as error:
-        hint = f" ({error.hint})" if error.hint else ""
-        problem = f"{error.message}{hint}: without it nobody knows what the {SUFFIX} files hold"
-        return Part(complete=False, world_size=dcp_files.world_size(data), problems=(problem,))
-    return _checked(root, metadata, sizes, data, split)
+        builder.problems.append(
+            f"{sentence(error)}: without it nobody knows what the {SUFFIX} files hold"
+        )
+        builder.complete = False
+        builder.world_size = dcp_files.world_size(data)
+        return
+    _check(builder, metadata, sizes, data, split)
 
 
-def _without_metadata(folder: Path, names: tuple[str, ...], data: Mapping[str, int]) -> Part:
-    own = [name for name in names if re.fullmatch(r"__\d+\.metadata", name)]
+def _miss_metadata(
+    builder: CheckpointBuilder, folder: Path, names: tuple[str, ...], data: Mapping[str, int]
+) -> None:
+    """Say why a folder without metadata is not complete."""
+    builder.complete = False
+    builder.world_size = dcp_files.world_size(data)
     missing = (
         f"{folder / METADATA}: is missing, so what the {len(data)} {SUFFIX} files hold is not known"
     )
-    part = Part(complete=False, world_size=dcp_files.world_size(data))
+    own = [name for name in names if re.fullmatch(r"__\d+\.metadata", name)]
     if own:
-        return replace(
-            part,
-            problems=(
-                f"{missing}: every rank wrote its own ({some(own)}), which is not read here",
-            ),
+        builder.problems.append(
+            f"{missing}: every rank wrote its own ({some(own)}), which is not read here"
         )
-    if f"{METADATA}.tmp" in names:
-        return replace(
-            part,
-            interrupted=f"{missing}: the save was interrupted before {METADATA}.tmp was renamed",
+    elif f"{METADATA}.tmp" in names:
+        builder.interrupted = (
+            f"{missing}: the save was interrupted before {METADATA}.tmp was renamed"
         )
-    return replace(part, interrupted=f"{missing}: the save did not finish, or the file was removed")
+    else:
+        builder.interrupted = f"{missing}: the save did not finish, or the file was removed"
 
 
-def _checked(
-    root: Path,
+def _check(
+    builder: CheckpointBuilder,
     metadata: dcp_metadata.Metadata,
     sizes: Mapping[str, int],
     data: Mapping[str, int],
     split: Split,
-) -> Part:
+) -> None:
+    """Take what the metadata says, held against the files, and what lies beside the tensors."""
+    root = builder.path
     checked = dcp_files.check(root, metadata, sizes)
-    damage = (*metadata.problems, *checked.problems)
-    state = Gathered(notes=list(checked.notes))
-    plain = [one for one in checked.objects if one.key not in metadata.transformed]
-    tensors = [one for one in checked.tensors if one.name not in metadata.transformed]
-    dcp_objects.read_objects(root, plain, state, split=split)
-    dcp_objects.read_small_tensors(root, tensors, state)
-    dcp_objects.read_optimizer_steps(
-        root, (one for one in tensors if metadata.states.get(one.name) == "step"), state
-    )
+    damage = [*metadata.problems, *checked.problems]
+    builder.problems += damage
+    builder.complete = not damage
+    builder.notes += checked.notes
+    builder.globals.update(dict.fromkeys(metadata.globals))
+    tensors = [tensor for tensor in checked.tensors if tensor.name not in metadata.transformed]
+    builder.tensors += tensors
+    plain = [slice_ for slice_ in checked.objects if slice_.key not in metadata.transformed]
+    dcp_objects.add_objects(builder, plain, split=split)
+    dcp_objects.add_small_tensors(builder, tensors)
+    counters = [tensor for tensor in tensors if metadata.states.get(tensor.name) == "step"]
+    dcp_objects.add_optimizer_steps(builder, counters)
     if metadata.transformed:
-        names = some(metadata.transformed)
-        state.notes.append(
-            f"{names}: stored through a transform (compression), so its values cannot be read here"
+        builder.notes.append(
+            f"{some(metadata.transformed)}: stored through a transform (compression), so its "
+            "values cannot be read here"
         )
     named = {piece.path for piece in metadata.slices()}
     extra = [path for path, size in data.items() if size and path not in named]
     if extra:
-        state.notes.append(f"{some(extra)}: not named by {METADATA}: left over from another save")
-    world_size = dcp_files.world_size({*named, *(path for path, size in data.items() if not size)})
-    if world_size is not None:
-        state.notes.append(LOWER_BOUND)
-    names_asked = dict.fromkeys((*metadata.globals, *state.globals))
-    return Part(
-        complete=not damage,
-        world_size=world_size,
-        tensors=tuple(tensors),
-        fields=tuple(state.fields),
-        steps=tuple(state.steps),
-        extents=tuple(state.extents),
-        globals=tuple(names_asked),
-        problems=(*damage, *state.problems),
-        notes=tuple(state.notes),
-    )
+        builder.notes.append(f"{some(extra)}: not named by {METADATA}: left over from another save")
+    empty = [path for path, size in data.items() if not size]  # of a rank that held nothing
+    builder.world_size = dcp_files.world_size([*named, *empty])
+    if builder.world_size is not None:
+        builder.notes.append(_LOWER_BOUND)

@@ -1,4 +1,4 @@
-"""Turns the `.metadata` pickle of torch DCP into tensors with their chunks, and slices that hold other objects.
+"""Turns the `.metadata` pickle of torch DCP into tensors with their chunks, and other slices.
 
 This module never opens a file and never believes a path, an offset or a shape that it has not
 checked.
@@ -10,7 +10,7 @@ import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from spiketriage.errors import CorruptFileError
 from spiketriage.nouns.checkpoint import Chunk, TensorFacts
@@ -27,10 +27,17 @@ MAX_PROBLEMS = 100
 _MAX_DIMENSIONS = 64  # as in torch and numpy
 _SHOWN_BITS = 200
 # What a pickle can do harm with.
-_ABLE = frozenset(
-    f"builtins.{name}" for name in ("eval", "exec", "compile", "open", "__import__", "breakpoint")
+_HARMFUL = frozenset(
+    (
+        "builtins.eval",
+        "builtins.exec",
+        "builtins.compile",
+        "builtins.open",
+        "builtins.__import__",
+        "builtins.breakpoint",
+    )
 )
-_ABLE_MODULES = frozenset(
+_HARMFUL_MODULES = frozenset(
     (
         "os",
         "posix",
@@ -51,10 +58,7 @@ _PACKAGE = "torch.distributed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """The bytes `start` to `end` of the file at `path`.
-
-    One object that is no tensor, a torch.save archive.
-    """
+    """One object that is no tensor: the bytes `start` to `end` of a file, a torch.save archive."""
 
     key: str
     path: str
@@ -64,11 +68,10 @@ class Slice:
 
 @dataclass(slots=True, kw_only=True)
 class Metadata:
-    """What `.metadata` says. `tensors` have one zip chunk per slice.
+    """What `.metadata` says; `tensors` have one zip chunk for each slice.
 
-    `states` is key to optimizer state name.
-
-    `transformed` are keys whose bytes went through an extension (compression) and cannot be read.
+    `states` gives the state (`exp_avg`, `step` …) that an optimizer's key holds. `transformed` are
+    keys whose bytes went through an extension (compression) and cannot be read.
     """
 
     tensors: list[TensorFacts] = field(default_factory=list)
@@ -107,17 +110,13 @@ class _Reader:
 
     def file(self, path: object) -> str:
         """The path in the checkpoint; one string for all slices of a file."""
-        if type(path) is str:
-            known = self.files.get(path)
-        else:
-            known = None
-        if known is None:
-            if not is_inside(path):
-                raise _WrongError(
-                    f"is said to lie in {_shown(path)}, which is not inside the checkpoint"
-                )
-            self.files[str(path)] = known = f"{self.under}{path}"
-        return known
+        if type(path) is str and path in self.files:
+            return self.files[path]
+        if not is_inside(path):
+            raise _WrongError(
+                f"is said to lie in {_shown(path)}, which is not inside the checkpoint"
+            )
+        return self.files.setdefault(str(path), f"{self.under}{path}")
 
 
 def parse(data: bytes, *, where: object, under: str = "") -> Metadata:
@@ -145,25 +144,19 @@ def _collector_off() -> Iterator[None]:
 
 def _parse(data: bytes, where: object, under: str) -> Metadata:
     loaded = pickles.load(data, where=where)
-    state = loaded.value.state if isinstance(loaded.value, Stub) else None
-    held = state.get("state_dict_metadata") if isinstance(state, dict) else None
-    if (
-        not isinstance(state, dict)
-        or not isinstance(held, dict)
-        or not _is(loaded.value, "Metadata")
-    ):
+    state = loaded.value.state if _is(loaded.value, "Metadata") else None
+    described = state.get("state_dict_metadata") if isinstance(state, dict) else None
+    if not isinstance(state, dict) or not isinstance(described, dict):
         raise CorruptFileError(
             where, "content", expected="the Metadata of torch DCP", seen=_shown(loaded.value)
         )
     reader = _Reader(where=where, under=under)
     reader.metadata.globals = loaded.globals
     reader.metadata.version = str(state.get("version") or "")[:40]
-    wanting = [
-        name for name in loaded.globals if name in _ABLE or name.partition(".")[0] in _ABLE_MODULES
-    ]
-    if wanting:
+    harmful = list(filter(_is_harmful, loaded.globals))
+    if harmful:
         reader.wrong(
-            f"asks for {some(wanting)}, which metadata has no use for: it must not be "
+            f"asks for {some(harmful)}, which metadata has no use for: it must not be "
             "loaded by torch"
         )
     if loaded.end != len(data):
@@ -171,20 +164,25 @@ def _parse(data: bytes, where: object, under: str) -> Metadata:
             f"{len(data) - loaded.end} bytes follow its pickle, which torch would not notice"
         )
     places = _places(reader, state.get("storage_data"))
-    named = {key: value for key, value in held.items() if _is_text(key)}
-    if len(named) < len(held):
-        reader.wrong(f"{len(held) - len(named)} keys are no text, and what they name is left out")
+    named = {key: value for key, value in described.items() if _is_text(key)}
+    if len(named) < len(described):
+        num_odd = len(described) - len(named)
+        reader.wrong(f"{num_odd} keys are no text, and what they name is left out")
     _take(reader, named, places)
     if reader.num_more:
         reader.metadata.problems.append(f"{where}: and {reader.num_more} problems more")
     return reader.metadata
 
 
-def _is(value: object, name: str) -> bool:
-    if isinstance(value, Stub):
-        qualified = value.qualified
-    else:
-        qualified = ""
+def _is_harmful(name: str) -> bool:
+    return name in _HARMFUL or name.partition(".")[0] in _HARMFUL_MODULES
+
+
+def _is(value: object, name: str) -> TypeGuard[Stub]:
+    """Whether a value is an object of the class `name` of torch DCP."""
+    if not isinstance(value, Stub):
+        return False
+    qualified = value.qualified
     return qualified.startswith(_PACKAGE) and qualified.rpartition(".")[2] == name
 
 
@@ -193,17 +191,16 @@ def _places(reader: _Reader, storage: object) -> dict[Any, Mapping[str, Any]]:
 
     A broken entry is a problem and left out.
     """
-    found: dict[Any, Mapping[str, Any]] = {}
+    places: dict[Any, Mapping[str, Any]] = {}
     if not isinstance(storage, dict):
         reader.wrong("storage_data is no mapping: it does not say where anything lies")
-        return found
+        return places
     for index, info in storage.items():
         try:
             key, offset, place = index.state["fqn"], index.state.get("offset"), info.state
+            # Checked before it is hashed: it could be nested deeply.
             if not _is_text(key) or (offset is not None and not _are_counts(offset)):
-                raise _WrongError(
-                    "has no name or no offset"
-                )  # and must not be hashed: it could be nested deeply
+                raise _WrongError("has no name or no offset")
             start, length = place["offset"], place["length"]
             if (
                 type(start) is not int
@@ -216,58 +213,44 @@ def _places(reader: _Reader, storage: object) -> dict[Any, Mapping[str, Any]]:
             reader.file(place["relative_path"])
             if place.get("transform_descriptors"):
                 reader.metadata.transformed.add(key)
-            found[key, offset] = place
+            places[key, offset] = place
         except _WrongError as error:
             reader.wrong(f"{_named(index)} {error}")
         except (AttributeError, KeyError, TypeError, RecursionError):
             reader.wrong(f"storage_data has an entry that is no place of a slice ({_named(index)})")
-    return found
+    return places
 
 
 def _named(index: object) -> str:
     fqn, offset = pickles.attribute(index, "fqn"), pickles.attribute(index, "offset")
-    if _is_text(fqn):
-        text = str(fqn)[:_SHOWN_BITS]
-    else:
-        text = "an entry"
+    text = str(fqn)[:_SHOWN_BITS] if _is_text(fqn) else "an entry"
     if offset and _are_counts(offset):
         return f"{text} at {list(offset)}"
     return text
 
 
 def _take(
-    reader: _Reader, held: Mapping[str, object], places: Mapping[Any, Mapping[str, Any]]
+    reader: _Reader, described: Mapping[str, object], places: Mapping[Any, Mapping[str, Any]]
 ) -> None:
-    owners = {key: owner(key, ()) for key in held}
-    parameters = {key for key, one in owners.items() if one.role == "parameter"}
-    for key, value in held.items():
+    """Take every object and every tensor that is described, at the place of each."""
+    owners = {key: owner(key, ()) for key in described}
+    parameters = {key for key, guess in owners.items() if guess.role == "parameter"}
+    for key, value in described.items():
         if _is(value, "BytesStorageMetadata"):
-            place = places.get((key, None))
-            if place is None:
-                reader.wrong(f"{key} is promised, but not said where it lies")
-            else:
-                reader.metadata.objects.append(
-                    Slice(
-                        key=key,
-                        path=reader.file(place["relative_path"]),
-                        start=place["offset"],
-                        end=place["offset"] + place["length"],
-                    )
-                )
+            _take_object(reader, key, places)
             continue
+        own = owners[key]
+        if own.role == "optimizer":
+            own = owner(key, parameters)
+        if own.state:
+            reader.metadata.states[key] = own.state
         try:
-            if owners[key].role == "optimizer":
-                own = owner(key, parameters)
-            else:
-                own = owners[key]
-            if own.state:
-                reader.metadata.states[key] = own.state
             dtype, shape, chunks = _tensor(reader, key, value, places)
-        except (_WrongError, AttributeError, LookupError, TypeError, RecursionError) as error:
-            reader.wrong(
-                f"{key} "
-                f"{error if isinstance(error, _WrongError) else 'is described in no known way'}"
-            )
+        except _WrongError as error:
+            reader.wrong(f"{key} {error}")
+            continue
+        except (AttributeError, LookupError, TypeError, RecursionError):
+            reader.wrong(f"{key} is described in no known way")
             continue
         reader.metadata.tensors.append(
             TensorFacts(
@@ -279,6 +262,18 @@ def _take(
                 chunks=chunks,
             )
         )
+
+
+def _take_object(reader: _Reader, key: str, places: Mapping[Any, Mapping[str, Any]]) -> None:
+    place = places.get((key, None))
+    if place is None:
+        reader.wrong(f"{key} is promised, but not said where it lies")
+        return
+    start = place["offset"]
+    path = reader.file(place["relative_path"])
+    reader.metadata.objects.append(
+        Slice(key=key, path=path, start=start, end=start + place["length"])
+    )
 
 
 def _tensor(

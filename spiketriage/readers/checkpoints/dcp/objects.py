@@ -1,6 +1,4 @@
-"""Reads what torch DCP stores beside tensors.
-
-Step, scheduler, data cursors, RNG, and the small tensors of the kind.
+"""Reads what torch DCP stores beside the tensors: step, scheduler, data cursors, random state.
 
 This module never imports what a slice names and never reads a slice's tensors beyond small ones.
 """
@@ -8,25 +6,32 @@ This module never imports what a slice names and never reads a slice's tensors b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.checkpoint import FieldKind, StatedStep, TensorFacts
+from spiketriage.nouns.checkpoint import Chunk, Extent, FieldKind, StatedStep, TensorFacts
 from spiketriage.readers import pickles
 from spiketriage.readers.checkpoints.building import state_fields
+from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder
 from spiketriage.readers.checkpoints.building.folder import some
 from spiketriage.readers.checkpoints.building.optimizer_names import field_kind
 from spiketriage.readers.checkpoints.building.state_fields import Contents
-from spiketriage.readers.checkpoints.building.state_tree import Gathered, is_step
+from spiketriage.readers.checkpoints.building.state_tree import is_step
 from spiketriage.readers.checkpoints.dcp.metadata import Slice
-from spiketriage.readers.checkpoints.files.torch_zip import extents, read_torch_file
+from spiketriage.readers.checkpoints.files.torch_zip import (
+    TorchFile,
+    ZipRecord,
+    extents,
+    read_torch_file,
+)
 
+# Bounds on the time that one checkpoint may take; a note says what lies beyond them.
 MAX_SLICES = 20_000
 MAX_BYTES = 1 << 30
 MAX_STEP_TENSORS = 4096
+_SHOWN_STEPS = 3
 _STEP = re.compile(
     r"(?:.*[./])?(?:step|global_step|iteration|last_epoch|timestamp(?:\.Timestamp)?\.batch)\Z",
     re.DOTALL,
@@ -52,45 +57,50 @@ def whole(key: str, value: Any, contents: Contents) -> Iterator[Piece]:
     yield Piece(key=key, value=value, kind=field_kind(key))
 
 
-def read_objects(
-    folder: Path, slices: Iterable[Slice], into: Gathered, *, split: Split = whole
+def add_objects(
+    builder: CheckpointBuilder, slices: Sequence[Slice], *, split: Split = whole
 ) -> None:
-    """Read the slices of files in `folder`; `split` says which pieces of state an object is.
+    """Take the objects in `slices` as fields; `split` says which pieces of state an object is.
 
     The CRC of a slice's own pickle is compared here; for tensors inside of it there are extents.
     """
     broken: dict[str, str] = {}
     num_read = num_bytes = 0
-    slices = list(slices)
-    for one in slices:
-        num_read, num_bytes = num_read + 1, num_bytes + one.end - one.start
+    for place in slices:
+        num_read, num_bytes = num_read + 1, num_bytes + place.end - place.start
         if num_read > MAX_SLICES or num_bytes > MAX_BYTES:
-            into.notes.append(
+            builder.notes.append(
                 f"{len(slices)} objects that are no tensors: only the first {num_read - 1} "
                 "were read"
             )
             break
         try:
-            file = read_torch_file(folder / one.path, start=one.start, end=one.end)
+            file = read_torch_file(builder.path / place.path, start=place.start, end=place.end)
         except EvidenceError as error:
-            broken[one.key] = error.message
+            broken[place.key] = error.message
             continue
-        into.globals.update(dict.fromkeys(file.globals))
-        into.problems += [f"{one.key}: {problem}" for problem in file.problems]
-        inner = extents(file, one.path, lambda record, key=one.key: f"{key}, record {record.name}")  # type: ignore[misc]
-        into.extents += [extent for extent in inner if "/data/" in extent.name]
-        contents = Contents(path=folder / one.path)
-        for piece in split(one.key, file.value, contents):
-            take(piece, one.path, contents, into)
+        builder.globals.update(dict.fromkeys(file.globals))
+        builder.problems += [f"{place.key}: {problem}" for problem in file.problems]
+        builder.extents += _extents_of_tensors(file, place)
+        contents = Contents(path=builder.path / place.path)
+        for piece in split(place.key, file.value, contents):
+            add_piece(builder, piece, place.path, contents)
     if broken:
         key, why = next(iter(broken.items()))
-        into.problems.append(f"{some(broken)}: cannot be read ({key}: {why})")
+        builder.problems.append(f"{some(broken)}: cannot be read ({key}: {why})")
 
 
-def take(piece: Piece, path: str, contents: Contents, into: Gathered) -> None:
-    """Keep a piece of state, and the step that it states."""
+def _extents_of_tensors(file: TorchFile, place: Slice) -> list[Extent]:
+    def label(record: ZipRecord) -> str:
+        return f"{place.key}, record {record.name}"
+
+    return [extent for extent in extents(file, place.path, label) if "/data/" in extent.name]
+
+
+def add_piece(builder: CheckpointBuilder, piece: Piece, path: str, contents: Contents) -> None:
+    """Take a piece of state, and the step that it states."""
     rank = _RANK.search(piece.key)
-    made = state_fields.field(
+    field = state_fields.field(
         piece.kind,
         piece.key,
         piece.value,
@@ -98,77 +108,82 @@ def take(piece: Piece, path: str, contents: Contents, into: Gathered) -> None:
         path=path,
         contents=contents,
     )
-    if "" in made.values:
-        made = replace(made, values={"value": made.values[""]})
+    if "" in field.values:
+        field = replace(field, values={"value": field.values[""]})
     elif isinstance(piece.value, bytes) and piece.value.startswith(_PICKLE):
-        made = replace(made, values=_values_of_pickle(piece, into))
-    into.fields.append(made)
+        field = replace(field, values=_values_of_pickle(builder, piece))
+    builder.fields.append(field)
     number = contents.scalar(piece.value)
     if _STEP.match(piece.key) and is_step(number):
-        into.steps.append(StatedStep(source=piece.key, step=int(number or 0)))
+        builder.steps.append(StatedStep(source=piece.key, step=int(number or 0)))
 
 
-def read_small_tensors(folder: Path, tensors: Iterable[TensorFacts], into: Gathered) -> None:
-    """RNG states, counters and the like that are stored as tensors.
-
-    Small ones of one chunk become fields, too.
-    """
-    small = (
-        Slice(key=one.name, path=chunk.path, start=chunk.start, end=chunk.end)
-        for one in tensors
-        if one.role == "other" and len(one.chunks) == 1
-        for chunk in one.chunks
-        if chunk.container == "zip" and chunk.end - chunk.start <= state_fields.SMALL_BYTES
-    )
-    num_extents = len(into.extents)
-    read_objects(folder, small, into)
-    del into.extents[num_extents:]  # they are chunks of tensors, whose CRC the scan looks up itself
+def add_small_tensors(builder: CheckpointBuilder, tensors: Iterable[TensorFacts]) -> None:
+    """Take small tensors of one chunk as fields too: RNG states, counters and the like."""
+    small = []
+    for tensor in tensors:
+        if tensor.role != "other" or len(tensor.chunks) != 1:
+            continue
+        chunk = tensor.chunks[0]
+        if chunk.container == "zip" and chunk.end - chunk.start <= state_fields.SMALL_BYTES:
+            small.append(Slice(key=tensor.name, path=chunk.path, start=chunk.start, end=chunk.end))
+    num_extents = len(builder.extents)
+    add_objects(builder, small)
+    # They are chunks of tensors, whose CRC the scan looks up itself.
+    del builder.extents[num_extents:]
 
 
-def read_optimizer_steps(folder: Path, tensors: Iterable[TensorFacts], into: Gathered) -> None:
-    """The step that the optimizer counted.
+def add_optimizer_steps(builder: CheckpointBuilder, tensors: Iterable[TensorFacts]) -> None:
+    """Take the step that the optimizer counted, from the counters that it keeps as `tensors`.
 
     Every parameter has a count of its own, and one that idled is behind.
     """
-    counters = [
-        one
-        for one in tensors
-        if one.shape in ((), (1,)) and one.chunks and one.chunks[0].container == "zip"
-    ]
+    counters = []
+    for tensor in tensors:
+        is_scalar = tensor.shape in ((), (1,))
+        if is_scalar and tensor.chunks and tensor.chunks[0].container == "zip":
+            counters.append(tensor)
+    stride = max(1, -(-len(counters) // MAX_STEP_TENSORS))
     names: dict[int, list[str]] = {}
-    for one in counters[:: max(1, -(-len(counters) // MAX_STEP_TENSORS))]:
-        chunk = one.chunks[0]
-        try:
-            file = read_torch_file(folder / chunk.path, start=chunk.start, end=chunk.end)
-        except EvidenceError:
-            # a slice that holds no tensor is said by the check of the files and by the scan
-            continue
-        number = Contents(path=folder / chunk.path).scalar(file.value)
-        if is_step(number):
-            names.setdefault(int(number or 0), []).append(one.name)
+    for tensor in counters[::stride]:
+        step = _stored_step(builder, tensor.chunks[0])
+        if step is not None:
+            names.setdefault(step, []).append(tensor.name)
     if not names:
         return
     stating = names[max(names)]
-    if len(stating) > 1:
-        more = f" and {len(stating) - 1} more"
-    else:
-        more = ""
-    into.steps.append(StatedStep(source=f"{stating[0]}{more}", step=max(names)))
+    more = f" and {len(stating) - 1} more" if len(stating) > 1 else ""
+    builder.steps.append(StatedStep(source=f"{stating[0]}{more}", step=max(names)))
     if len(names) > 1:
-        told = ", ".join(
-            f"{step} ({len(names[step])}, e.g. {names[step][0]})" for step in sorted(names)[:3]
+        counted = []
+        for step in sorted(names)[:_SHOWN_STEPS]:
+            counted.append(f"{step} ({len(names[step])}, e.g. {names[step][0]})")
+        builder.notes.append(
+            f"the optimizer's steps disagree between parameters: {', '.join(counted)}"
         )
-        into.notes.append(f"the optimizer's steps disagree between parameters: {told}")
 
 
-def _values_of_pickle(piece: Piece, into: Gathered) -> dict[str, str]:
-    """The scalars of an object that was pickled before it was stored (torchtitan's data loaders)."""
+def _stored_step(builder: CheckpointBuilder, chunk: Chunk) -> int | None:
+    """The step in a chunk; None for one that holds none, which the check of the files has said."""
+    path = builder.path / chunk.path
+    try:
+        file = read_torch_file(path, start=chunk.start, end=chunk.end)
+    except EvidenceError:
+        return None
+    number = Contents(path=path).scalar(file.value)
+    if is_step(number):
+        return int(number or 0)
+    return None
+
+
+def _values_of_pickle(builder: CheckpointBuilder, piece: Piece) -> dict[str, str]:
+    """The scalars of an object that was pickled before it was stored, as torchtitan does."""
     try:
         loaded = pickles.load(piece.value, where=piece.key)
     except EvidenceError as error:
-        into.notes.append(
+        builder.notes.append(
             f"{piece.key}: holds bytes that look like a pickle and are none ({error.message})"
         )
         return {}
-    into.globals.update(dict.fromkeys(loaded.globals))
+    builder.globals.update(dict.fromkeys(loaded.globals))
     return state_fields.scalars(loaded.value)

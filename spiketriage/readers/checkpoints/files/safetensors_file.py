@@ -21,9 +21,8 @@ from spiketriage.readers.json_file import is_count
 
 _MAX_DIMENSIONS = 64  # as in torch and numpy
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
-MAX_TENSORS = (
-    500_000  # five times those of the largest mixtures of experts; more would not fit into memory
-)
+# five times those of the largest mixtures of experts; more would not fit into memory
+MAX_TENSORS = 500_000
 _ITEM_BITS = {
     "F4": 4,
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
@@ -77,7 +76,7 @@ def read_header(path: Path) -> Header:
 
 
 def read_header_alone(path: Path, start: int = 0) -> Header:
-    """The header at byte `start` of the file at `path`, whose data may be cut short or be followed by something else.
+    """The header at byte `start` of a file, whatever has become of the data behind it.
 
     Raises:
         CorruptFileError: the header is wrong; the message says in which respect.
@@ -93,8 +92,9 @@ def read_header_alone(path: Path, start: int = 0) -> Header:
                     path, "size", expected=f"at least {start + 8} bytes", seen=size_bytes
                 )
             length = struct.unpack("<Q", prefix)[0]
-            if length > min(MAX_HEADER_BYTES, size_bytes - start - 8):
-                expected = f"at most {min(MAX_HEADER_BYTES, size_bytes - start - 8)} bytes"
+            longest = min(MAX_HEADER_BYTES, size_bytes - start - 8)
+            if length > longest:
+                expected = f"at most {longest} bytes"
                 raise CorruptFileError(path, "header length", expected=expected, seen=length)
             text = stream.read(length)
     except OSError as error:
@@ -137,9 +137,10 @@ def _checked(path: Path, value: dict[str, Any], *, data_start: int, size_bytes: 
                 path, f"tensor {tensor.name}", expected=f"start at byte {at}", seen=tensor.start
             )
         at = tensor.end
-    pairs = metadata.items() if isinstance(metadata, dict) else ()
-    said = {name: text for name, text in pairs if isinstance(text, str)}
-    return Header(size_bytes=size_bytes, tensors=tuple(tensors), end=at, metadata=said)
+    texts = {}
+    if isinstance(metadata, dict):
+        texts = {name: text for name, text in metadata.items() if isinstance(text, str)}
+    return Header(size_bytes=size_bytes, tensors=tuple(tensors), end=at, metadata=texts)
 
 
 def _entry(path: Path, name: str, item: object, data_start: int) -> TensorEntry:
@@ -154,20 +155,15 @@ def _entry(path: Path, name: str, item: object, data_start: int) -> TensorEntry:
         ) from error
     if not isinstance(dtype, str) or dtype not in _ITEM_BITS:
         raise CorruptFileError(path, where, expected="a known dtype", seen=repr(dtype))
-    counts = (*shape, start, end)
     # The bounds keep the product below from being a number of a million digits.
-    if (
-        len(shape) > _MAX_DIMENSIONS
-        or not all(is_count(part) and part < 1 << 64 for part in counts)
-        or end < start
-    ):
+    are_counts = all(is_count(part) and part < 1 << 64 for part in (*shape, start, end))
+    if len(shape) > _MAX_DIMENSIONS or not are_counts or end < start:
         raise CorruptFileError(
             path, where, expected="ascending counts", seen=f"{shape!r:.200} at {start}..{end}"
         )
-    if 8 * (end - start) != math.prod(shape) * _ITEM_BITS[dtype]:
-        expected = (
-            f"{-(-math.prod(shape) * _ITEM_BITS[dtype] // 8)} bytes for {dtype} {list(shape)}"
-        )
+    num_bits = math.prod(shape) * _ITEM_BITS[dtype]
+    if 8 * (end - start) != num_bits:
+        expected = f"{-(-num_bits // 8)} bytes for {dtype} {list(shape)}"
         raise CorruptFileError(path, where, expected=expected, seen=f"{end - start} bytes")
     return TensorEntry(
         name=name, dtype=dtype, shape=shape, start=data_start + start, end=data_start + end

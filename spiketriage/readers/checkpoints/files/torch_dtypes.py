@@ -67,15 +67,10 @@ _BY_STORAGE = {
 
 
 def dtype_of(named: object) -> str | None:
-    """The spelling for what a pickle named as `torch.float32`, `torch.FloatStorage` ….
-
-    None for anything else.
-    """
-    if isinstance(named, type) and issubclass(named, Stub):
-        qualified = named.qualified
-    else:
-        qualified = ""
-    module, _, name = qualified.rpartition(".")
+    """The spelling for what a pickle names `torch.float32`, `torch.FloatStorage` …, else None."""
+    if not isinstance(named, type) or not issubclass(named, Stub):
+        return None
+    module, _, name = named.qualified.rpartition(".")
     if module not in ("torch", "torch.cuda", "torch.storage"):
         return None
     return _BY_DTYPE.get(name) or _BY_STORAGE.get(name)

@@ -1,6 +1,4 @@
-"""Reads the torch.save format from before torch 1.6.
-
-Five pickles in a row, then the storages one after another.
+"""Reads the torch.save format from before torch 1.6: five pickles in a row, then the storages.
 
 This module never reads a storage's elements and never imports what the pickles name.
 """
@@ -17,11 +15,8 @@ from spiketriage.readers.checkpoints.files.torch_dtypes import ITEM_BYTES
 from spiketriage.readers.checkpoints.files.torch_values import Place, Tensors
 
 _MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
-_PREFIXES = (
-    1 << 20,
-    64 << 20,
-    pickles.MAX_BYTES,
-)  # how long the pickles are is known once they are loaded
+# How long the pickles are is known once they are loaded.
+_PREFIXES = (1 << 20, 64 << 20, pickles.MAX_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +79,7 @@ def _parse(stream: BinaryIO, data: bytes, start: int, end: int, where: str) -> L
     return Legacy(
         value=again.value,
         globals=again.globals,
-        problems=tuple(f"{where}: {one}" for one in problems),
+        problems=tuple(f"{where}: {problem}" for problem in problems),
         whole=not placed.problems,
     )
 
@@ -100,22 +95,22 @@ def _keys(value: object, where: str) -> list[str]:
 def _places(
     stream: BinaryIO, at: int, end: int, keys: list[str], tensors: Tensors, problems: list[str]
 ) -> dict[str, Place]:
+    """Where each storage lies: eight bytes with the number of its elements stand before them."""
     places: dict[str, Place] = {}
     for key in keys:
         storage = tensors.storages.get(key)
-        if at + 8 <= end:
-            header = os.pread(stream.fileno(), 8, at)
-        else:
-            header = b""
-        numel = int.from_bytes(header, "little")
-        if storage is None or len(header) < 8 or numel * ITEM_BYTES[storage.dtype] > end - at - 8:
+        header = os.pread(stream.fileno(), 8, at) if at + 8 <= end else b""
+        size_bytes = -1
+        if storage is not None and len(header) == 8:
+            size_bytes = int.from_bytes(header, "little") * ITEM_BYTES[storage.dtype]
+        at += 8
+        if not 0 <= size_bytes <= end - at:
             problems.append(
-                f"storage {key}: expected its elements at byte {at}, found the end of the file"
+                f"storage {key}: expected its elements at byte {at - 8}, found the end of the file"
             )
             return places
-        size_bytes = numel * ITEM_BYTES[storage.dtype]
-        places[key] = Place(start=at + 8, end=at + 8 + size_bytes)
-        at += 8 + size_bytes
+        places[key] = Place(start=at, end=at + size_bytes)
+        at += size_bytes
     if at != end:
         problems.append(f"{end - at} bytes follow the last storage")
     return places

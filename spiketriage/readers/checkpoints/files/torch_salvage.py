@@ -1,6 +1,4 @@
-"""Finds the storages that a truncated torch.save archive still holds.
-
-The directory is lost, the records are in order.
+"""Finds the storages that a truncated torch.save archive, whose directory is lost, still holds.
 
 This module never reads a storage's bytes and never guesses: a record is found where the one before
 it ends.
@@ -37,10 +35,7 @@ def surviving(
         extra_len = int.from_bytes(window[header + 28 : header + 30], "little")
         name = window[header + 30 : header + 30 + name_len].decode("utf-8", "backslashreplace")
         at += header + 30 + name_len + extra_len
-        if "/data/" in name:
-            key = name.rpartition("/data/")[2]
-        else:
-            key = ""
+        key = name.rpartition("/data/")[2] if "/data/" in name else ""
         if key not in storages:
             continue
         start, at = at, at + storages[key].size_bytes
@@ -51,10 +46,9 @@ def surviving(
 
 def _checksum(stream: BinaryIO, at: int, end: int) -> int | None:
     """The CRC-32 in the descriptor that follows a record, if it is there and was computed."""
-    if at + 8 <= end:
-        data = os.pread(stream.fileno(), 8, at)
-    else:
-        data = b""
+    if at + 8 > end:
+        return None
+    data = os.pread(stream.fileno(), 8, at)
     if data.startswith(_DESCRIPTOR):
         return int.from_bytes(data[4:], "little") or None
     return None

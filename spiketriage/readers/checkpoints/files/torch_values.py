@@ -13,7 +13,7 @@ from typing import Any
 from spiketriage.readers.checkpoints.files.torch_dtypes import ITEM_BYTES, dtype_of
 from spiketriage.readers.json_file import is_count
 
-_MAX_DIMENSIONS = 64
+_MAX_DIMENSIONS = 64  # as in torch and numpy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +26,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRef:
-    """A tensor of a torch.save file.
+    """A tensor of a torch.save file, whose elements span the bytes `start` to `end`.
 
-    `start` to `end` are the bytes that its elements span, None where they are lost.
-
-    Where it is not `contiguous` (row-major, without gaps) that range holds other elements too, or
-    its own transposed.
+    Both are None where the elements are lost. Where the tensor is not `contiguous` (row-major,
+    without gaps) that range holds other elements too, or its own transposed.
     """
 
     dtype: str
@@ -55,20 +53,14 @@ class Storage:
 
 @dataclass(slots=True, kw_only=True)
 class Tensors:
-    """Makes a `TensorRef` of every tensor of one file.
-
-    `places` has the storages whose bytes are known.
-    """
+    """Makes a `TensorRef` of every tensor of one file; `places` are known for its storages."""
 
     places: Mapping[str, Place] = field(default_factory=dict)
     problems: dict[str, None] = field(default_factory=dict)  # in first-seen order
     storages: dict[str, Storage] = field(default_factory=dict)
 
     def persistent(self, pid: Any) -> Storage:
-        """The storage of a persistent id.
-
-        (kind, class, key, device, number of elements[, legacy view]).
-        """
+        """The storage of an id (kind, class, key, device, number of elements[, legacy view])."""
         if not isinstance(pid, tuple) or len(pid) not in (5, 6) or pid[0] != "storage":
             raise ValueError(f"a persistent id that is no storage: {pid!r:.80}")
         dtype, key, numel = dtype_of(pid[1]), pid[2], pid[4]
@@ -77,10 +69,9 @@ class Tensors:
         item_bytes = ITEM_BYTES[dtype]
         self.storages.setdefault(key, Storage(key=key, dtype=dtype, size_bytes=numel * item_bytes))
         view = pid[5] if len(pid) == 6 else None
+        skip = 0
         if isinstance(view, tuple) and len(view) == 3 and is_count(view[1]):
             skip = view[1] * item_bytes
-        else:
-            skip = 0
         return Storage(key=key, dtype=dtype, size_bytes=numel * item_bytes, skip_bytes=skip)
 
     def rebuilders(self) -> Mapping[str, Callable[..., Any]]:
@@ -111,11 +102,8 @@ class Tensors:
         self, storage: Any, offset: Any, shape: Any, stride: Any, *rest: Any, dtype: str = ""
     ) -> TensorRef:
         counts = (offset, *shape, *stride)
-        if (
-            not isinstance(storage, Storage)
-            or len(shape) != len(stride)
-            or len(shape) > _MAX_DIMENSIONS
-        ):
+        is_odd = len(shape) != len(stride) or len(shape) > _MAX_DIMENSIONS
+        if is_odd or not isinstance(storage, Storage):
             raise ValueError(
                 f"a tensor of {storage!r:.80}, shape {shape!r:.80}, stride {stride!r:.80}"
             )
@@ -123,10 +111,9 @@ class Tensors:
             raise ValueError(f"a tensor with offset, shape and stride {counts!r:.80}")
         dtype = dtype or storage.dtype
         item_bytes = ITEM_BYTES[dtype]
-        empty = 0 in shape
-        if empty:
-            last = 0
-        else:
+        is_empty = 0 in shape
+        last = 0
+        if not is_empty:
             last = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
         low = storage.skip_bytes + offset * item_bytes
         place = self._place(storage, low, low + last * item_bytes)
@@ -136,7 +123,7 @@ class Tensors:
             stride=tuple(stride),
             start=place.start if place else None,
             end=place.end if place else None,
-            contiguous=empty or _is_row_major(shape, stride),
+            contiguous=is_empty or _is_row_major(shape, stride),
             storage_key=storage.key,
         )
 
@@ -146,19 +133,20 @@ class Tensors:
             self.problems[f"storage {storage.key}: its bytes are not in the file"] = None
             return None
         if high > place.end - place.start:
-            seen = f"{place.end - place.start} bytes are in the file"
-            self.problems[
-                f"storage {storage.key}: a tensor spans bytes {low} to {high} of it, {seen}"
-            ] = None
+            problem = (
+                f"storage {storage.key}: a tensor spans bytes {low} to {high} of it, "
+                f"{place.end - place.start} bytes are in the file"
+            )
+            self.problems[problem] = None
             return None
         return Place(start=place.start + low, end=place.start + high)
 
 
 def _is_row_major(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    return all(
-        size == 1 or step == math.prod(shape[axis + 1 :])
-        for axis, (size, step) in enumerate(zip(shape, stride, strict=True))
-    )
+    for axis, (size, step) in enumerate(zip(shape, stride, strict=True)):
+        if size != 1 and step != math.prod(shape[axis + 1 :]):
+            return False
+    return True
 
 
 def _first(data: Any, *rest: Any) -> Any:

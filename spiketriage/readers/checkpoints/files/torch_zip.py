@@ -1,6 +1,4 @@
-"""Reads what torch.save wrote, without torch.
-
-The values as inert objects, the tensors as places in the file.
+"""Reads what torch.save wrote, without torch: inert values, and tensors as places in the file.
 
 This module never reads a tensor's bytes and never imports what the pickle names.
 """
@@ -33,9 +31,8 @@ from spiketriage.readers.look import refuse_pointer
 __all__ = ["TensorRef", "TorchFile", "ZipRecord", "data_record", "extents", "read_torch_file"]
 
 _HEAD_BYTES = 512
-_SALVAGED_BYTES = (
-    64 << 20
-)  # of a truncated archive's first record; its size is in the lost directory
+# of a truncated archive's first record, whose size is in the lost directory
+_SALVAGED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +51,7 @@ class TorchFile:
 
 
 def read_torch_file(path: Path, *, start: int = 0, end: int | None = None) -> TorchFile:
-    """The torch.save file at `path`, or the one in the bytes `start` to `end` of it.
-
-    Zip, legacy, or a plain pickle.
+    """The torch.save file at `path`, or the one in its bytes `start` to `end`, whatever its format.
 
     Raises:
         CorruptFileError: not even its pickle can be read.
@@ -81,19 +76,20 @@ def read_torch_file(path: Path, *, start: int = 0, end: int | None = None) -> To
 
 def extents(file: TorchFile, path: str, label: Callable[[ZipRecord], str]) -> tuple[Extent, ...]:
     """What the archive itself vouches for; `label` names a record for a person."""
-    result: list[Extent] = []
+    vouched: list[Extent] = []
     for record in file.records:
-        if record.crc32 is not None and record.end > record.start:
-            result.append(
-                Extent(
-                    path=path,
-                    start=record.start,
-                    end=record.end,
-                    crc32=record.crc32,
-                    name=label(record),
-                )
+        if record.crc32 is None or record.end <= record.start:
+            continue
+        vouched.append(
+            Extent(
+                path=path,
+                start=record.start,
+                end=record.end,
+                crc32=record.crc32,
+                name=label(record),
             )
-    return tuple(result)
+        )
+    return tuple(vouched)
 
 
 def _read(stream: BinaryIO, start: int, end: int, where: str) -> TorchFile:
@@ -122,9 +118,11 @@ def _read(stream: BinaryIO, start: int, end: int, where: str) -> TorchFile:
         )
     plain = pickles.load(os.pread(stream.fileno(), end - start, start), where=where)
     surplus = end - start - plain.end
-    problems = (f"{where}: {surplus} bytes follow the pickle",) if surplus else ()
+    problems = []
+    if surplus:
+        problems.append(f"{where}: {surplus} bytes follow the pickle")
     return TorchFile(
-        value=plain.value, globals=plain.globals, records=(), problems=problems, whole=True
+        value=plain.value, globals=plain.globals, records=(), problems=tuple(problems), whole=True
     )
 
 
@@ -149,11 +147,11 @@ def _from_archive(stream: BinaryIO, archive: Archive, where: str) -> TorchFile:
             f"{zlib.crc32(data):08x}"
         )
     prefix = f"{root}data/"
-    places = {
-        name.removeprefix(prefix): Place(start=record.start, end=record.end)
-        for name, record in named.items()
-        if name.startswith(prefix)
-    }
+    places = {}
+    for name, record in named.items():
+        if name.startswith(prefix):
+            key = name.removeprefix(prefix)
+            places[key] = Place(start=record.start, end=record.end)
     tensors = Tensors(places=places)
     loaded = pickles.load(
         data, where=where, persistent=tensors.persistent, rebuild=tensors.rebuilders()
@@ -178,15 +176,10 @@ def _bytes_of(stream: BinaryIO, record: ZipRecord, where: str) -> bytes:
 
 
 def _salvaged(stream: BinaryIO, start: int, end: int, where: str, problem: str) -> TorchFile:
-    """What a truncated archive still holds.
-
-    All names, dtypes and shapes, and the storages before the cut.
-    """
+    """What a truncated archive still holds: names, dtypes and shapes, and the storages before."""
     data = os.pread(stream.fileno(), min(_SALVAGED_BYTES, end - start), start)
-    name_len, extra_len = (
-        int.from_bytes(data[26:28], "little"),
-        int.from_bytes(data[28:30], "little"),
-    )
+    name_len = int.from_bytes(data[26:28], "little")
+    extra_len = int.from_bytes(data[28:30], "little")
     name = data[30 : 30 + name_len].decode("utf-8", "backslashreplace")
     if not name.endswith("data.pkl"):
         raise CorruptFileError(

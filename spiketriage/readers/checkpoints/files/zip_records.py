@@ -36,10 +36,7 @@ class Descriptor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZipRecord:
-    """One stored record.
-
-    The range of its data in the file, and its CRC-32 (None where the writer left it out).
-    """
+    """One stored record: where its data lie, and its CRC-32, None where the writer left it out."""
 
     name: str
     start: int
@@ -128,7 +125,7 @@ def read_archive(stream: Descriptor, start: int, end: int, *, where: object) -> 
 def data_record(
     stream: Descriptor, start: int, end: int, *, where: object = "torch.save slice"
 ) -> ZipRecord:
-    """The one tensor record (`…/data/0`) of a small archive that fills the bytes `start` to `end` of `stream`.
+    """The one tensor record (`…/data/0`) of an archive that fills the bytes `start` to `end`.
 
     Raises:
         CorruptFileError: it has none, or is damaged.
@@ -142,10 +139,10 @@ def data_record(
             where, f"bytes {start} to {end}", expected="a zip archive that ends there", seen="none"
         )
     _, directory = _directory(source, tail, len(tail) - _END.size)
-    found = [entry for entry in _entries(source, directory) if entry.name.endswith("/data/0")]
-    if len(found) != 1:
-        raise source.wrong("directory", "one record data/0", len(found))
-    return _record(source, found[0])
+    entries = [entry for entry in _entries(source, directory) if entry.name.endswith("/data/0")]
+    if len(entries) != 1:
+        raise source.wrong("directory", "one record data/0", len(entries))
+    return _record(source, entries[0])
 
 
 def _end_record(source: _Source, tail: bytes) -> int:
@@ -163,10 +160,7 @@ def _end_record(source: _Source, tail: bytes) -> int:
 
 
 def _directory(source: _Source, tail: bytes, at: int) -> tuple[int, bytes]:
-    """Where the central directory lies, and its bytes.
-
-    `at` is the place of the end record in `tail`.
-    """
+    """Where the central directory lies, and its bytes; the end record is at `at` in `tail`."""
     _, disk, _, _, count, size_bytes, offset, _ = _END.unpack_from(tail, at)
     shift = source.end - source.start - len(tail)
     if _SENTINEL16 in (count, disk) or _SENTINEL32 in (size_bytes, offset):
@@ -197,12 +191,8 @@ def _entries(source: _Source, directory: bytes) -> Iterator[_Entry]:
         if at + _CENTRAL.size > len(directory):
             raise source.wrong("directory", "whole entries", f"{len(directory) - at} bytes left")
         part = _CENTRAL.unpack_from(directory, at)
-        flags, method, crc32, packed, size_bytes, name_len, extra_len, comment_len, header = (
-            part[3],
-            part[4],
-            *part[7:13],
-            part[16],
-        )
+        flags, method, header = part[3], part[4], part[16]
+        crc32, packed, size_bytes, name_len, extra_len, comment_len = part[7:13]
         end = at + _CENTRAL.size + name_len + extra_len + comment_len
         if part[0] != b"PK\x01\x02" or end > len(directory):
             raise source.wrong("directory", "a whole entry", f"{part[0]!r} at {at}")
@@ -226,18 +216,16 @@ def _wide(
         body = extra[at + 4 : at + 4 + length]
         if kind == 1:
             wide = iter(struct.unpack(f"<{len(body) // 8}Q", body[: len(body) // 8 * 8]))
-            first, second, third = (
-                next(wide, -1) if value == _SENTINEL32 else value for value in narrow
-            )
-            if min(first, second, third) < 0:
+            values = [next(wide, -1) if value == _SENTINEL32 else value for value in narrow]
+            if min(values) < 0:
                 break
-            return first, second, third
+            return values[0], values[1], values[2]
         at += 4 + length
     raise source.wrong(f"record {name}", "its 64-bit sizes", "none")
 
 
 def _record(source: _Source, entry: _Entry) -> ZipRecord:
-    """The record of an entry, its data placed by the local header (the central one's padding differs)."""
+    """The record of an entry, placed by its local header: the central one is padded otherwise."""
     if not entry.stored:
         raise source.wrong(
             f"record {entry.name}", "a stored record", "a compressed or encrypted one"
@@ -252,8 +240,8 @@ def _record(source: _Source, entry: _Entry) -> ZipRecord:
         raise source.wrong(
             f"record {entry.name}", f"{entry.size_bytes} bytes at {at}", "the end of the archive"
         )
-    crc32 = (
-        None if entry.crc32 == 0 and entry.size_bytes else entry.crc32
-    )  # zero: the writer computed none
+    crc32: int | None = entry.crc32
+    if crc32 == 0 and entry.size_bytes:
+        crc32 = None  # the writer computed none
     start = source.start + at
     return ZipRecord(name=entry.name, start=start, end=start + entry.size_bytes, crc32=crc32)

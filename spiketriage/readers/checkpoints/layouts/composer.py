@@ -1,6 +1,4 @@
-"""Reads a checkpoint file of MosaicML Composer.
-
-`ep1-ba100-rank0.pt`, with state, timestamp and random states.
+"""Reads a checkpoint file of MosaicML Composer: state, timestamp and random states of a rank.
 
 This module never reads a sharded checkpoint of Composer: that is a torch DCP.
 """
@@ -9,24 +7,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spiketriage.errors import EvidenceError
 from spiketriage.nouns.checkpoint import CheckpointFacts, FieldKind
+from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder, begin
 from spiketriage.readers.checkpoints.building.optimizer_names import field_kind
+from spiketriage.readers.checkpoints.building.optimizer_state import add_optimizer
 from spiketriage.readers.checkpoints.building.state_tree import (
-    Gathered,
     Source,
     add_field,
     add_file,
-    add_optimizer,
     add_parameters,
     add_steps,
 )
-from spiketriage.readers.checkpoints.building.torch_layout import facts, is_torch_file, named_step
+from spiketriage.readers.checkpoints.building.torch_layout import add_named_step, is_torch_file
 from spiketriage.readers.checkpoints.files.torch_zip import read_torch_file
 from spiketriage.readers.look import Look
+from spiketriage.readers.pickles import attribute
 
 NAME = "composer"
 TELLS = (
@@ -61,44 +60,32 @@ def read(path: Path, /) -> CheckpointFacts:
     Raises:
         EvidenceError: it cannot be read at all.
     """
-    gathered = Gathered()
     file = read_torch_file(path)
+    builder = begin(path)
     named = _NAMED.fullmatch(path.name)
     source = Source(path=path, relative="", rank=int(named["rank"]) if named else None)
-    add_file(gathered, file, source)
-    if isinstance(file.value, Mapping):
-        value = file.value
-    else:
-        value = {}
-    state = value.get("state")
+    add_named_step(builder, _NAMED)
+    add_file(builder, file, source)
+    state, generators = attribute(file.value, "state"), attribute(file.value, "rng")
+    builder.complete = file.whole and isinstance(state, Mapping)
     if isinstance(state, Mapping):
-        _add_state(gathered, state, source)
+        _add_state(builder, state, source)
     else:
-        gathered.problems.append(f"{path}: state: expected a mapping, found {type(state).__name__}")
-    ranks = value.get("rng")
-    states = ranks if isinstance(ranks, (list, tuple)) else []
-    for rank, one in enumerate(states):
-        add_field(gathered, "rng", "rng", one, Source(path=path, relative="", rank=rank))
-    try:
-        return facts(
-            gathered,
-            layout=NAME,
-            path=path,
-            complete=file.whole and isinstance(state, Mapping),
-            world_size=len(states) or None,
-            named=named_step(path.name, _NAMED),
-        )
-    except OSError as error:
-        raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
+        builder.problems.append(f"{path}: state: expected a mapping, found {type(state).__name__}")
+    if isinstance(generators, (list, tuple)):
+        builder.world_size = len(generators) or None
+        for rank, generator in enumerate(generators):
+            add_field(builder, "rng", "rng", generator, replace(source, rank=rank))
+    return builder.finish(NAME)
 
 
-def _add_state(gathered: Gathered, state: Mapping[Any, Any], source: Source) -> None:
-    add_parameters(gathered, state.get("model"), source)
+def _add_state(builder: CheckpointBuilder, state: Mapping[Any, Any], source: Source) -> None:
+    add_parameters(builder, state.get("model"), source)
     optimizers = state.get("optimizers")
-    for name, one in optimizers.items() if isinstance(optimizers, Mapping) else ():
-        add_optimizer(gathered, one, source, prefix=f"optimizers.{name}")
-    add_steps(gathered, state.get("timestamp"), source, under="timestamp", keys=("batch",))
+    if isinstance(optimizers, Mapping):
+        for name, optimizer in optimizers.items():
+            add_optimizer(builder, optimizer, source, prefix=f"optimizers.{name}")
+    add_steps(builder, state.get("timestamp"), source, under="timestamp", keys=("batch",))
     for key, item in state.items():
-        if key in ("model", "optimizers") or not isinstance(key, str):
-            continue
-        add_field(gathered, _KINDS.get(key) or field_kind(key), key, item, source)
+        if isinstance(key, str) and key not in ("model", "optimizers"):
+            add_field(builder, _KINDS.get(key) or field_kind(key), key, item, source)

@@ -9,8 +9,7 @@ import re
 from pathlib import Path
 
 from spiketriage.nouns.checkpoint import CheckpointFacts
-from spiketriage.readers.checkpoints.building.folder import stored_files
-from spiketriage.readers.checkpoints.dcp import layout
+from spiketriage.readers.checkpoints.dcp import layout as dcp
 from spiketriage.readers.look import Look
 
 NAME = "composer-sharded"
@@ -27,7 +26,7 @@ _FOLDER = re.compile(r"ep\d+-ba\d+\Z")
 
 def claims(seen: Look) -> float:
     """How sure this is a folder that Composer sharded."""
-    if _FOLDER.match(seen.path.name) and layout.claims(seen):
+    if _FOLDER.match(seen.path.name) and dcp.claims(seen):
         return 0.93
     return 0.0
 
@@ -38,5 +37,4 @@ def read(path: Path) -> CheckpointFacts:
     Raises:
         EvidenceError: it cannot be read, or holds nothing of DCP.
     """
-    files = stored_files(path)
-    return layout.facts(path, NAME, layout.read_part(path, files), files)
+    return dcp.finish(dcp.begin_dcp(path), NAME)

@@ -1,6 +1,4 @@
-"""A DeepSpeed `*_model_states.pt` file.
-
-The module, the order and shapes of what ZeRO flattened, counters, settings.
+"""A DeepSpeed `*_model_states.pt` file: the module, counters, and what ZeRO flattened in which order.
 
 This module never imports what the file names and never reads a large tensor's bytes.
 """
@@ -12,15 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from spiketriage.nouns.checkpoint import FieldKind
+from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder
+from spiketriage.readers.checkpoints.building.classification import add_scalars
 from spiketriage.readers.checkpoints.building.optimizer_names import field_kind
 from spiketriage.readers.checkpoints.building.optimizer_order import Named
+from spiketriage.readers.checkpoints.building.optimizer_state import add_optimizer
 from spiketriage.readers.checkpoints.building.state_fields import scalar_text
 from spiketriage.readers.checkpoints.building.state_tree import (
-    Gathered,
     Source,
     add_field,
     add_file,
-    add_optimizer,
     add_parameters,
     add_steps,
 )
@@ -42,10 +41,7 @@ _KINDS: Mapping[str, FieldKind] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelState:
-    """What the file says about the others.
-
-    How many ranks there are, and what each flattened group holds in order.
-    """
+    """What the file says about the others: how many ranks there are, what each flat group holds."""
 
     num_data_ranks: int
     num_model_ranks: int
@@ -54,35 +50,28 @@ class ModelState:
     groups: tuple[tuple[Named, ...], ...]
 
 
-def add_model_state(gathered: Gathered, source: Source, *, part: str = "") -> ModelState | None:
-    """Take a model file.
-
-    `part` is added to the names of its tensors. None where it cannot be read.
-    """
-    file = opened(gathered, source)
+def add_model_state(
+    builder: CheckpointBuilder, source: Source, *, part: str = ""
+) -> ModelState | None:
+    """Take a model file, `part` added to the names of its tensors; None if it cannot be read."""
+    file = opened(builder, source)
     if file is None:
         return None
     value = file.value
-    add_file(gathered, file, source)
+    add_file(builder, file, source)
     if not isinstance(value, Mapping):
-        gathered.problems.append(f"{source.path}: expected a mapping, found {type(value).__name__}")
+        builder.problems.append(f"{source.path}: expected a mapping, found {type(value).__name__}")
         return None
-    module = value.get("module")
-    _add_module(gathered, module, source, part)
-    add_steps(gathered, value, source, keys=("global_steps",))
+    _add_module(builder, value.get("module"), source, part)
+    add_steps(builder, value, source, keys=("global_steps",))
     if isinstance(value.get("optimizer"), Mapping):
-        add_optimizer(gathered, value["optimizer"], source)
+        add_optimizer(builder, value["optimizer"], source)
     for key, item in value.items():
         name = key_text(key)
         if name in _BOOKKEEPING or item is None or scalar_text(item, source.contents) is not None:
             continue
-        add_field(gathered, _KINDS.get(name) or field_kind(name), name, item, source)
-    flat = {
-        key_text(key): item
-        for key, item in value.items()
-        if scalar_text(item, source.contents) is not None
-    }
-    add_field(gathered, "progress", "progress", flat, source)
+        add_field(builder, _KINDS.get(name) or field_kind(name), name, item, source)
+    add_scalars(builder, value, source)
     return ModelState(
         num_data_ranks=_count(value.get("dp_world_size")),
         num_model_ranks=_count(value.get("mp_world_size")),
@@ -92,20 +81,19 @@ def add_model_state(gathered: Gathered, source: Source, *, part: str = "") -> Mo
     )
 
 
-def _add_module(gathered: Gathered, module: Any, source: Source, part: str) -> None:
+def _add_module(builder: CheckpointBuilder, module: Any, source: Source, part: str) -> None:
     if not isinstance(module, Mapping):
         return
-    # ZeRO-3 leaves an empty placeholder for each parameter; the weights are in the flat fp32
-    # groups.
+    # ZeRO-3 leaves an empty placeholder for each parameter: the weights are in flat fp32 groups.
     held = {}
     for key, item in module.items():
         if not (isinstance(item, TensorRef) and item.shape == (0,)):
             held[f"{key_text(key)}{part}"] = item
     if len(held) < len(module):
-        gathered.notes.append(
+        builder.notes.append(
             f"{source.label}: {len(module) - len(held)} parameters are partitioned: see fp32.*"
         )
-    add_parameters(gathered, held, source)
+    add_parameters(builder, held, source)
 
 
 def _count(value: object) -> int:
@@ -115,17 +103,13 @@ def _count(value: object) -> int:
 
 
 def _groups(shapes: Any) -> tuple[tuple[Named, ...], ...]:
-    """The groups of param_shapes.
+    """The groups of param_shapes, each in the order of its flat buffer; none if one is odd.
 
-    Name to shape in the order of the flat buffer. A single mapping is one group.
+    A single mapping of names to shapes is one group.
     """
-    if isinstance(shapes, (list, tuple)):
-        listed = shapes
-    else:
-        listed = [shapes]
     groups = []
-    for group in listed:
-        if not isinstance(group, Mapping) or not all(_is_shape(shape) for shape in group.values()):
+    for group in shapes if isinstance(shapes, (list, tuple)) else [shapes]:
+        if not isinstance(group, Mapping) or not all(map(_is_shape, group.values())):
             return ()
         groups.append(
             tuple(Named(name=key_text(name), shape=tuple(shape)) for name, shape in group.items())

@@ -1,6 +1,4 @@
-"""Reads a DeepSpeed checkpoint folder.
-
-ZeRO 1, 2 and 3, or none, with flat optimizer slices named by param_shapes.
+"""Reads a DeepSpeed checkpoint folder: ZeRO 1, 2 and 3, or none; slices named by param_shapes.
 
 This module never reads `latest` to decide anything and never counts to a world size that a file
 merely claims.
@@ -10,25 +8,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, product
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
 from spiketriage.nouns.checkpoint import CheckpointFacts, Chunk, StatedStep, TensorFacts
+from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder, begin
 from spiketriage.readers.checkpoints.building.folder import some
-from spiketriage.readers.checkpoints.building.optimizer_order import Named
 from spiketriage.readers.checkpoints.building.state_fields import scalar_text
 from spiketriage.readers.checkpoints.building.state_tree import (
-    Gathered,
     Source,
     add_field,
     add_file,
     add_parameters,
     is_step,
 )
-from spiketriage.readers.checkpoints.building.torch_layout import facts, named_step, opened
+from spiketriage.readers.checkpoints.building.torch_layout import add_named_step, opened
 from spiketriage.readers.checkpoints.files.torch_values import TensorRef
 from spiketriage.readers.checkpoints.layouts.deepspeed_flat import (
     Flat,
@@ -38,7 +35,7 @@ from spiketriage.readers.checkpoints.layouts.deepspeed_flat import (
 )
 from spiketriage.readers.checkpoints.layouts.deepspeed_model import ModelState, add_model_state
 from spiketriage.readers.json_file import is_count
-from spiketriage.readers.look import Look, look
+from spiketriage.readers.look import Look
 from spiketriage.readers.pickles import attribute
 
 NAME = "deepspeed-zero"
@@ -64,7 +61,7 @@ _LAYER = re.compile(
 
 @dataclass(slots=True, kw_only=True)
 class _Rank:
-    """The flat buffers of one data-parallel rank by state (fp32, exp_avg …), each by group or sub-group."""
+    """The flat buffers of one data-parallel rank by state (fp32, exp_avg …), one for each group."""
 
     stage: int
     label: str
@@ -91,41 +88,41 @@ def read(path: Path, /) -> CheckpointFacts:
     Raises:
         EvidenceError: the folder cannot be read.
     """
-    gathered = Gathered()
-    names = look(path).names
+    builder = begin(path)
+    add_named_step(builder, _NAMED)
+    names = builder.names
     models: dict[int, ModelState] = {}
     for name in names:
-        found = MODEL.fullmatch(name)
-        if found:
-            model = add_model_state(
-                gathered, _source(path, name, found), part=_part(found["mp"], names)
-            )
+        of_model, of_layer = MODEL.fullmatch(name), _LAYER.fullmatch(name)
+        if of_model:
+            part = _part(of_model["mp"], names)
+            model = add_model_state(builder, _source(path, name, of_model), part=part)
             if model is not None:
-                models.setdefault(int(found["mp"]), model)
-        elif found := _LAYER.fullmatch(name):
-            source = Source(path=path / name, relative=name)
-            file = opened(gathered, source)
-            if file is not None:
-                add_file(gathered, file, source)
-                add_parameters(
-                    gathered, file.value, source, prefix=found["layer"] or found["expert"]
-                )
-    ranks = _read_ranks(gathered, path, names)
-    for mp in sorted({mp for mp, _ in ranks}):
-        row = {dp: rank for (at, dp), rank in ranks.items() if at == mp}
-        _add_steps(gathered, models.get(mp), row)
-        _add_slices(gathered, models.get(mp), row, _part(str(mp), names))
-    missing = _missing(names, models)
-    gathered.problems += [f"{path}: {sentence}" for sentence in missing]
-    world = {model.num_data_ranks * model.num_model_ranks for model in models.values()}
-    return facts(
-        gathered,
-        layout=NAME,
-        path=path,
-        complete=bool(models) and not missing and not gathered.problems,
-        world_size=world.pop() if len(world) == 1 else None,
-        named=named_step(path.name, _NAMED),
-    )
+                models.setdefault(int(of_model["mp"]), model)
+        elif of_layer:
+            prefix = of_layer["layer"] or of_layer["expert"]
+            _add_layer(builder, Source(path=path / name, relative=name), prefix)
+    ranks = _read_ranks(builder)
+    for mp in sorted(ranks):
+        model = models.get(mp)
+        if model is not None:
+            _add_steps(builder, model, ranks[mp].values())
+        _add_slices(builder, model, ranks[mp], _part(str(mp), names))
+    for sentence in _missing(names, models):
+        builder.lacks(sentence)
+    builder.complete = bool(models) and not builder.problems
+    world_sizes = {model.num_data_ranks * model.num_model_ranks for model in models.values()}
+    if len(world_sizes) == 1:
+        builder.world_size = world_sizes.pop()
+    return builder.finish(NAME)
+
+
+def _add_layer(builder: CheckpointBuilder, source: Source, prefix: str) -> None:
+    """Take the file of one pipeline layer or one expert."""
+    file = opened(builder, source)
+    if file is not None:
+        add_file(builder, file, source)
+        add_parameters(builder, file.value, source, prefix=prefix)
 
 
 def _source(folder: Path, name: str, found: re.Match[str]) -> Source:
@@ -133,92 +130,93 @@ def _source(folder: Path, name: str, found: re.Match[str]) -> Source:
 
 
 def _part(mp: str, names: Sequence[str]) -> str:
-    """What tells the tensors of one model-parallel part from another's.
-
-    Nothing where there is one part.
-    """
-    parts = {
-        int(found["mp"])
-        for name in names
-        if (found := MODEL.fullmatch(name) or _OPTIM.fullmatch(name))
-    }
+    """What tells the tensors of one model-parallel part from another's; nothing if it is alone."""
+    parts = set()
+    for name in names:
+        named = MODEL.fullmatch(name) or _OPTIM.fullmatch(name)
+        if named:
+            parts.add(int(named["mp"]))
     if len(parts) > 1:
         return f" [mp_rank_{int(mp):02d}]"
     return ""
 
 
-def _read_ranks(
-    gathered: Gathered, path: Path, names: Sequence[str]
-) -> dict[tuple[int, int], _Rank]:
-    ranks: dict[tuple[int, int], _Rank] = {}
-    for name in names:
-        found = _OPTIM.fullmatch(name)
-        if found is None:
+def _read_ranks(builder: CheckpointBuilder) -> dict[int, dict[int, _Rank]]:
+    """The flat buffers by model-parallel and data-parallel rank."""
+    ranks: dict[int, dict[int, _Rank]] = {}
+    for name in builder.names:
+        named = _OPTIM.fullmatch(name)
+        if named is None:
             continue
-        source = _source(path, name, found)
-        file = opened(gathered, source)
+        source = _source(builder.path, name, named)
+        file = opened(builder, source)
         if file is None:
             continue
-        add_file(gathered, file, source)
+        add_file(builder, file, source)
         state = attribute(file.value, "optimizer_state_dict")
         if not isinstance(state, Mapping):
-            gathered.problems.append(
+            builder.problems.append(
                 f"{source.path}: optimizer_state_dict: expected a mapping, found none"
             )
             continue
-        ranks[int(found["mp"]), int(found["dp"])] = _read_rank(gathered, state, source)
+        row = ranks.setdefault(int(named["mp"]), {})
+        row[int(named["dp"])] = _read_rank(builder, state, source)
     return ranks
 
 
-def _read_rank(gathered: Gathered, state: Mapping[Any, Any], source: Source) -> _Rank:
+def _read_rank(builder: CheckpointBuilder, state: Mapping[Any, Any], source: Source) -> _Rank:
     stage = _stage(state)
     rank = _Rank(stage=stage, label=source.label)
-    masters = state.get("fp32_flat_groups" if stage == 3 else "single_partition_of_fp32_groups")
-    paddings = state.get("group_paddings")
-    rank.flats["fp32"] = _flats(
-        masters, source.relative, paddings if isinstance(paddings, (list, tuple)) else ()
-    )
-    base = state.get("optimizer_state_dict" if stage == 3 else "base_optimizer_state")
-    inner = base.get("state") if isinstance(base, Mapping) else base
-    groups = (
-        list(inner.values())
-        if isinstance(inner, Mapping)
-        else inner
-        if isinstance(inner, list)
-        else []
-    )
-    by_state: dict[str, list[Any]] = {}
+    if stage == 3:
+        masters, base = state.get("fp32_flat_groups"), state.get("optimizer_state_dict")
+    else:
+        masters = state.get("single_partition_of_fp32_groups")
+        base = state.get("base_optimizer_state")
+    rank.flats["fp32"] = _flats(masters, source.relative, state.get("group_paddings"))
+    groups = _groups_of(base)
+    by_state: dict[str, list[TensorRef]] = {}
     for group in groups:
         for key, item in group.items() if isinstance(group, Mapping) else ():
             if isinstance(item, TensorRef) and len(item.shape) == 1 and isinstance(key, str):
                 by_state.setdefault(key, []).append(item)
     for key, tensors in by_state.items():
         rank.flats[key] = _flats(tensors, source.relative, ())
-    for key in ("loss_scaler", "dynamic_loss_scale", "overflow", "clip_grad"):
+    for key in ("loss_scaler", "dynamic_loss_scale", "overflow"):
         if key in state:
-            add_field(
-                gathered, "scaler" if key != "clip_grad" else "config", key, state[key], source
-            )
+            add_field(builder, "scaler", key, state[key], source)
+    if "clip_grad" in state:
+        add_field(builder, "config", "clip_grad", state["clip_grad"], source)
     if isinstance(base, Mapping) and "param_groups" in base:
-        add_field(gathered, "config", "param_groups", base["param_groups"], source)
-    step = next((source.contents.scalar(attribute(group, "step")) for group in groups), None)
-    rank.step = int(step) if step is not None and is_step(step) else None
+        add_field(builder, "config", "param_groups", base["param_groups"], source)
+    if groups:
+        step = source.contents.scalar(attribute(groups[0], "step"))
+        if step is not None and is_step(step):
+            rank.step = int(step)
     return rank
 
 
-def _add_steps(gathered: Gathered, model: ModelState | None, ranks: Mapping[int, _Rank]) -> None:
-    """The optimizer's step of the first rank, and of those that differ.
+def _groups_of(base: Any) -> list[Any]:
+    """The state of each group in the inner optimizer, which older versions keep as a plain list."""
+    inner = base.get("state") if isinstance(base, Mapping) else base
+    if isinstance(inner, Mapping):
+        return list(inner.values())
+    if isinstance(inner, list):
+        return inner
+    return []
+
+
+def _add_steps(builder: CheckpointBuilder, model: ModelState, ranks: Iterable[_Rank]) -> None:
+    """Take the optimizer's step of the first rank, and of those that differ.
 
     It counts no skipped steps.
     """
-    seen: set[int | None] = {None}
-    for rank in ranks.values() if model is not None else ():
-        if rank.step not in seen and rank.step is not None and model is not None:
-            seen.add(rank.step)
-            source = f"{rank.label}: optimizer step + skipped_steps"
-            gathered.steps.append(
-                StatedStep(source=source, step=rank.step + model.num_skipped_steps)
-            )
+    seen: set[int] = set()
+    for rank in ranks:
+        if rank.step is None or rank.step in seen:
+            continue
+        seen.add(rank.step)
+        source = f"{rank.label}: optimizer step + skipped_steps"
+        builder.steps.append(StatedStep(source=source, step=rank.step + model.num_skipped_steps))
 
 
 def _stage(state: Mapping[Any, Any]) -> int:
@@ -230,47 +228,50 @@ def _stage(state: Mapping[Any, Any]) -> int:
     return 2
 
 
-def _flats(tensors: Any, path: str, paddings: Sequence[Any]) -> list[Flat]:
-    found = []
+def _flats(tensors: Any, path: str, paddings: Any) -> list[Flat]:
+    """The flat buffers among `tensors`, each with the padding that is stated for its group."""
+    stated = paddings if isinstance(paddings, (list, tuple)) else ()
+    flats = []
     for number, tensor in enumerate(tensors if isinstance(tensors, (list, tuple)) else ()):
-        if number < len(paddings) and is_count(paddings[number]):
-            padding = paddings[number]
-        else:
-            padding = 0
+        padding = 0
+        if number < len(stated) and is_count(stated[number]):
+            padding = stated[number]
         if isinstance(tensor, TensorRef):
-            found.append(Flat(path=path, tensor=tensor, padding=padding))
-    return found
+            flats.append(Flat(path=path, tensor=tensor, padding=padding))
+    return flats
 
 
 def _add_slices(
-    gathered: Gathered, model: ModelState | None, ranks: Mapping[int, _Rank], part: str
+    builder: CheckpointBuilder, model: ModelState | None, ranks: Mapping[int, _Rank], part: str
 ) -> None:
-    """The slices of all data-parallel ranks as tensors, by parameter where the sizes add up."""
-    states = sorted({state for rank in ranks.values() for state in rank.flats})
-    for state in states:
+    """Take the slices of all data-parallel ranks, by parameter where the sizes add up."""
+    stage = max(rank.stage for rank in ranks.values())
+    states: set[str] = set()
+    for rank in ranks.values():
+        states |= rank.flats.keys()
+    for state in sorted(states):
         rows = {dp: rank.flats[state] for dp, rank in ranks.items() if rank.flats.get(state)}
-        stage = max(rank.stage for rank in ranks.values())
         pieces = _pieces(model, rows, stage) if model is not None else None
         if pieces is None:
-            gathered.notes.append(
+            builder.notes.append(
                 f"{state}{part}: the flat buffers do not add up to param_shapes: they are not named"
             )
-            gathered.tensors += _unnamed(rows, state, part)
+            builder.tensors += _unnamed(rows, state, part)
             continue
-        dtype = next(flat.tensor.dtype for row in rows.values() for flat in row)
-        gathered.tensors += [
-            TensorFacts(
-                name=f"{state}.{piece.parameter.name}{part}",
-                dtype=dtype,
-                shape=(math.prod(piece.parameter.shape),),
-                role="optimizer",
-                chunks=piece.chunks,
-                parameter=piece.parameter.name,
+        first_row = next(iter(rows.values()))
+        for piece in pieces:
+            builder.tensors.append(
+                TensorFacts(
+                    name=f"{state}.{piece.parameter.name}{part}",
+                    dtype=first_row[0].tensor.dtype,
+                    shape=(math.prod(piece.parameter.shape),),
+                    role="optimizer",
+                    chunks=piece.chunks,
+                    parameter=piece.parameter.name,
+                )
             )
-            for piece in pieces
-        ]
     if states:
-        gathered.notes.append(
+        builder.notes.append(
             "optimizer tensors are flat: their shape is the number of elements of the parameter"
         )
 
@@ -278,22 +279,21 @@ def _add_slices(
 def _pieces(
     model: ModelState, rows: Mapping[int, Sequence[Flat]], stage: int
 ) -> tuple[Piece, ...] | None:
+    """What the buffers hold, by parameter; None where the sizes do not add up."""
     num_ranks = model.num_data_ranks
     if num_ranks < 1:
         return None
     if stage == 3:
-        order = [Named(name=one.name, shape=one.shape) for group in model.groups for one in group]
-        return split_by_parameter(order, rows, num_ranks)
+        return split_by_parameter(tuple(chain.from_iterable(model.groups)), rows, num_ranks)
     if any(len(row) != len(model.groups) for row in rows.values()):
         return None
     pieces: list[Piece] = []
     for number, group in enumerate(model.groups):
-        some_pieces = split_by_group(
-            group, {dp: row[number] for dp, row in rows.items()}, num_ranks
-        )
-        if some_pieces is None:
+        flats = {dp: row[number] for dp, row in rows.items()}
+        of_group = split_by_group(group, flats, num_ranks)
+        if of_group is None:
             return None
-        pieces += some_pieces
+        pieces += of_group
     return tuple(pieces)
 
 
@@ -311,30 +311,26 @@ def _unnamed(rows: Mapping[int, Sequence[Flat]], state: str, part: str) -> Itera
 
 
 def _missing(names: Sequence[str], models: Mapping[int, ModelState]) -> list[str]:
-    """What DeepSpeed's own rule misses.
-
-    One optimizer file for each data- and model-parallel rank.
-    """
+    """What DeepSpeed's own rule misses: one optimizer file for each data- and model-parallel rank."""
     if not models:
         return ["there is no readable *_model_states.pt"]
     first = next(iter(models.values()))
     num_mp, num_dp = first.num_model_ranks, first.num_data_ranks
-    model_ranks = {
-        (int(m["dp"] or 0), int(m["mp"])) for name in names if (m := MODEL.fullmatch(name))
-    }
-    found = {(int(m["dp"]), int(m["mp"])) for name in names if (m := _OPTIM.fullmatch(name))}
+    model_files = [named for named in map(MODEL.fullmatch, names) if named]
+    optimizer_files = [named for named in map(_OPTIM.fullmatch, names) if named]
+    held = {(int(named["dp"]), int(named["mp"])) for named in optimizer_files}
     sentences = []
-    if not first.holds_optimizer and len(found) != num_dp * num_mp:
-        # Bounded: at most as many as are there, and three.
-        lost = islice(
-            (pair for pair in product(range(num_dp), range(num_mp)) if pair not in found), 3
-        )
-        told = some([f"zero_pp_rank_{dp}_mp_rank_{mp:02d}_optim_states.pt" for dp, mp in lost])
+    if not first.holds_optimizer and len(held) != num_dp * num_mp:
+        # Bounded, as the numbers may lie: at most as many as are there, and three.
+        pairs = product(range(num_dp), range(num_mp))
+        lost = islice((pair for pair in pairs if pair not in held), 3)
+        missing = some([f"zero_pp_rank_{dp}_mp_rank_{mp:02d}_optim_states.pt" for dp, mp in lost])
         sentences.append(
-            f"expected {num_dp * num_mp} optimizer files, found {len(found)}: {told} missing"
+            f"expected {num_dp * num_mp} optimizer files, found {len(held)}: {missing} missing"
         )
-    partitioned = any(m["dp"] for name in names if (m := MODEL.fullmatch(name)))
-    wanted = num_mp * (num_dp if partitioned else 1)
-    if len(model_ranks) != wanted:
-        sentences.append(f"expected {wanted} model files, found {len(model_ranks)}")
+    is_partitioned = any(named["dp"] for named in model_files)
+    expected = num_mp * (num_dp if is_partitioned else 1)
+    num_models = len({(int(named["dp"] or 0), int(named["mp"])) for named in model_files})
+    if num_models != expected:
+        sentences.append(f"expected {expected} model files, found {num_models}")
     return sentences

@@ -1,6 +1,4 @@
-"""Reads a checkpoint of Lightning's Trainer.
-
-One `.ckpt` file with the model, its optimizers and the loops.
+"""Reads a checkpoint of Lightning's Trainer: one `.ckpt` file with model, optimizers and loops.
 
 This module never trusts the file's name alone: what the name says is one stated step among others.
 """
@@ -8,17 +6,17 @@ This module never trusts the file's name alone: what the name says is one stated
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spiketriage.errors import EvidenceError
 from spiketriage.nouns.checkpoint import CheckpointFacts
-from spiketriage.readers.checkpoints.building.state_tree import Gathered, Source, add_steps, gather
-from spiketriage.readers.checkpoints.building.torch_layout import facts, is_torch_file, named_step
+from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder, begin
+from spiketriage.readers.checkpoints.building.classification import add_classified
+from spiketriage.readers.checkpoints.building.state_tree import Source, add_steps
+from spiketriage.readers.checkpoints.building.torch_layout import add_named_step, is_torch_file
 from spiketriage.readers.checkpoints.files.torch_zip import read_torch_file
 from spiketriage.readers.look import Look
-from spiketriage.readers.pickles import walk
+from spiketriage.readers.pickles import attribute, walk
 
 NAME = "lightning"
 TELLS = (
@@ -34,9 +32,8 @@ _COUNTER = ("optimizer", "step", "total", "completed")
 
 def claims(look: Look, /) -> float:
     """How sure this reader is of a path."""
-    if not is_torch_file(
-        look
-    ):  # a pointer, or what is left of a file: its name says what it should be
+    if not is_torch_file(look):
+        # a pointer, or what is left of a file: its name says what it should be
         if not look.is_folder and _NAMED.fullmatch(look.path.name):
             return 0.6
         return 0.0
@@ -53,37 +50,24 @@ def read(path: Path, /) -> CheckpointFacts:
     Raises:
         EvidenceError: it cannot be read at all.
     """
-    gathered = Gathered()
     file = read_torch_file(path)
+    builder = begin(path)
+    builder.complete = file.whole
+    add_named_step(builder, _NAMED)
     source = Source(path=path, relative="")
-    gather(gathered, file, source, kinds={"loops": "progress"})
-    if isinstance(file.value, Mapping):
-        loops = file.value.get("loops")
-    else:
-        loops = None
-    _add_loop_step(gathered, loops, source)
-    gathered.notes.append(
+    add_classified(builder, file, source, kinds={"loops": "progress"})
+    _add_loop_step(builder, file.value, source)
+    builder.notes.append(
         "a scheduler's last_epoch counts epochs or steps, as configured: it is no stated step"
     )
-    named = named_step(path.name, _NAMED)
-    try:
-        return facts(gathered, layout=NAME, path=path, complete=file.whole, named=named)
-    except OSError as error:
-        raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return builder.finish(NAME)
 
 
-def _add_loop_step(gathered: Gathered, loops: Any, source: Source) -> None:
-    if isinstance(loops, Mapping):
-        fit = loops.get("fit_loop")
-    else:
-        fit = None
-    for leaf in walk(fit, max_nodes=10_000):
+def _add_loop_step(builder: CheckpointBuilder, value: Any, source: Source) -> None:
+    """Take the first count of optimizer steps that the loops keep."""
+    fit_loop = attribute(attribute(value, "loops"), "fit_loop")
+    for leaf in walk(fit_loop, max_nodes=10_000):
         if leaf.path[-4:] == _COUNTER:
-            add_steps(
-                gathered,
-                {_COUNTER[-1]: leaf.value},
-                source,
-                under="loops.fit_loop",
-                keys=_COUNTER[-1:],
-            )
+            counter = {_COUNTER[-1]: leaf.value}
+            add_steps(builder, counter, source, under="loops.fit_loop", keys=_COUNTER[-1:])
             return

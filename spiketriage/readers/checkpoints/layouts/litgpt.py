@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from spiketriage.nouns.checkpoint import CheckpointFacts
+from spiketriage.nouns.checkpoint import CheckpointFacts, StatedStep
+from spiketriage.readers.checkpoints.building.builder import begin
+from spiketriage.readers.checkpoints.building.classification import add_classified
 from spiketriage.readers.checkpoints.building.folder import some
-from spiketriage.readers.checkpoints.building.state_tree import Gathered, Source, gather
-from spiketriage.readers.checkpoints.building.torch_layout import facts, named_step, opened
+from spiketriage.readers.checkpoints.building.state_tree import Source
+from spiketriage.readers.checkpoints.building.torch_layout import add_named_step, opened
 from spiketriage.readers.look import Look
 
 NAME = "litgpt"
@@ -41,18 +43,20 @@ def read(path: Path, /) -> CheckpointFacts:
     Raises:
         EvidenceError: the folder cannot be read.
     """
-    gathered = Gathered()
+    builder = begin(path)
+    add_named_step(builder, _NAMED)
     source = Source(path=path / _FILE, relative=_FILE)
-    file = opened(gathered, source)
+    file = opened(builder, source)
     if file is not None:
-        gather(gathered, file, source)
-        gathered.steps = [
-            step for step in gathered.steps if not step.source.endswith("iter_num")
-        ]  # micro-batches
+        builder.complete = file.whole
+        add_classified(builder, file, source)
+        builder.steps = [step for step in builder.steps if not _counts_micro_batches(step)]
     missing = [name for name in _SETTINGS if not (path / name).is_file()]
     if missing:
-        gathered.notes.append(f"{some(missing)}, which litgpt writes after the weights, is missing")
-    complete = file is not None and file.whole and _SETTINGS[0] not in missing
-    return facts(
-        gathered, layout=NAME, path=path, complete=complete, named=named_step(path.name, _NAMED)
-    )
+        builder.notes.append(f"{some(missing)}, which litgpt writes after the weights, is missing")
+    builder.complete &= _SETTINGS[0] not in missing
+    return builder.finish(NAME)
+
+
+def _counts_micro_batches(stated: StatedStep) -> bool:
+    return stated.source.endswith("iter_num")

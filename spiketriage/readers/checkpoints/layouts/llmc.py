@@ -1,6 +1,4 @@
-"""Reads llm.c checkpoints.
-
-`model_N.bin`, `state_N_RRRRR.bin` for each rank, and the marker `DONE_N`.
+"""Reads llm.c checkpoints: `model_N.bin`, a state file for each rank, and the marker `DONE_N`.
 
 This module never reads a parameter's bytes: the headers and the sizes of the files are enough.
 """
@@ -10,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,12 +18,12 @@ from spiketriage.nouns.checkpoint import (
     CheckpointFacts,
     Chunk,
     FieldFacts,
-    Role,
     StatedStep,
     TensorFacts,
+    TensorRole,
 )
 from spiketriage.nouns.file import StoredFile
-from spiketriage.readers.checkpoints.building.state_tree import Gathered
+from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder
 from spiketriage.readers.look import Look, look, refuse_pointer
 
 NAME = "llmc"
@@ -42,7 +41,7 @@ _MODEL = re.compile(r"model_(?P<step>\d{8,10})\.bin")
 _STATE = re.compile(r"state_(?P<step>\d{8,10})_(?P<rank>\d{5,7})\.bin")
 _HEADER = struct.Struct("<256i")
 _DTYPES = {3: ("F32", 4), 5: ("BF16", 2)}
-_MAX_SIZE = 1 << 31
+_SHARD = "shard"  # what a rank keeps of a sharded optimizer, all parameters in one run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,51 +77,58 @@ def read(path: Path, /) -> CheckpointFacts:
     Raises:
         EvidenceError: there is none, or its model file cannot be read.
     """
-    folder = path if path.is_dir() else path.parent
+    is_folder = path.is_dir()
+    folder = path if is_folder else path.parent
     names = look(folder).names
     models = [name for name in names if _MODEL.fullmatch(name)]
-    chosen = models[-1] if path.is_dir() and models else path.name
-    found = _MODEL.fullmatch(chosen)
-    if path.is_dir() and found is None:
-        raise EvidenceError(f"{path}: there is no model_N.bin")
-    gathered = Gathered()
-    if len(models) > 1 and path.is_dir():
-        gathered.notes.append(
-            f"the folder holds {len(models)} checkpoints: this is {chosen}; name another's file"
+    model = path.name
+    if is_folder:
+        if not models:
+            raise EvidenceError(f"{path}: there is no model_N.bin")
+        model = models[-1]
+    builder = CheckpointBuilder(path=folder, names=names)
+    if is_folder and len(models) > 1:
+        builder.notes.append(
+            f"the folder holds {len(models)} checkpoints: this is {model}; name another's file"
         )
-    sized = _add_model(gathered, folder / chosen, chosen)
-    step = int(found["step"]) if found else None
-    states = [
-        name for name in names if (state := _STATE.fullmatch(name)) and step == int(state["step"])
-    ]
-    world_sizes = {_add_state(gathered, folder / name, name, sized) for name in states} - {None}
-    world_size = world_sizes.pop() if len(world_sizes) == 1 else None
-    done = step is not None and f"DONE_{step:08d}" in names
-    if not done:
-        gathered.problems.append(
-            f"{folder}: DONE_{step or 0:08d} is missing: the save was not finished"
-        )
-    if len(states) != world_size:
-        expected = "as many as each says" if world_size is None else world_size
-        gathered.problems.append(f"{folder}: expected {expected} state files, found {len(states)}")
-    files = [chosen, *states, *([f"DONE_{step:08d}"] if done else [])]
-    named = () if step is None else (StatedStep(source=f"name {chosen}", step=step),)
-    return CheckpointFacts(
-        layout=NAME,
-        name=chosen,
-        path=folder,
-        stated_steps=(*named, *gathered.steps),
-        complete=done and not gathered.problems,
-        world_size=world_size,
-        files=tuple(StoredFile(path=name, size_bytes=_size(folder / name)) for name in files),
-        tensors=tuple(gathered.tensors),
-        fields=tuple(gathered.fields),
-        problems=tuple(gathered.problems),
-        notes=(
-            *gathered.notes,
-            "llm.c writes no checksum: a flipped bit cannot be told from the files alone",
-        ),
+    sized = _add_model(builder, folder / model, model)
+    step = _step(_MODEL, model)
+    if step is not None:
+        builder.steps.append(StatedStep(source=f"name {model}", step=step))
+    states = [] if step is None else [name for name in names if _step(_STATE, name) == step]
+    _add_states(builder, states, sized)
+    done = f"DONE_{step or 0:08d}"
+    is_done = step is not None and done in names
+    if not is_done:
+        builder.lacks(f"{done} is missing: the save was not finished")
+    if len(states) != builder.world_size:
+        expected = "as many as each says" if builder.world_size is None else builder.world_size
+        builder.lacks(f"expected {expected} state files, found {len(states)}")
+    files = [model, *states, done] if is_done else [model, *states]
+    builder.files = tuple(StoredFile(path=name, size_bytes=_size(folder / name)) for name in files)
+    builder.complete = is_done and not builder.problems
+    builder.notes.append(
+        "llm.c writes no checksum: a flipped bit cannot be told from the files alone"
     )
+    return builder.finish(NAME, name=model)
+
+
+def _step(pattern: re.Pattern[str], name: str) -> int | None:
+    named = pattern.fullmatch(name)
+    return int(named["step"]) if named else None
+
+
+def _add_states(
+    builder: CheckpointBuilder, names: Iterable[str], sized: tuple[_Sized, ...]
+) -> None:
+    """Take the state file of each rank, and the world size if they agree on it."""
+    world_sizes = set()
+    for name in names:
+        num_ranks = _add_state(builder, builder.path / name, name, sized)
+        if num_ranks is not None:
+            world_sizes.add(num_ranks)
+    if len(world_sizes) == 1:
+        builder.world_size = world_sizes.pop()
 
 
 def _size(path: Path) -> int:
@@ -146,7 +152,7 @@ def _header(path: Path, magic: int) -> tuple[bytes, tuple[int, ...]]:
     return data, header
 
 
-def _add_model(gathered: Gathered, path: Path, name: str) -> tuple[_Sized, ...]:
+def _add_model(builder: CheckpointBuilder, path: Path, name: str) -> tuple[_Sized, ...]:
     """Take the parameters of the model file; what it should hold follows from its header."""
     _, header = _header(path, MODEL_MAGIC)
     version, length, vocab, layers, _, channels, padded = header[1:8]
@@ -159,9 +165,9 @@ def _add_model(gathered: Gathered, path: Path, name: str) -> tuple[_Sized, ...]:
     dtype, item_bytes = _DTYPES[version]
     sized = _parameters(length, layers, channels, padded)
     size_bytes = _size(path)
-    at = _add_run(gathered, sized, name, _HEADER.size, size_bytes, (dtype, item_bytes), "parameter")
+    at = _add_run(builder, sized, name, _HEADER.size, size_bytes, (dtype, item_bytes), "parameter")
     if at != size_bytes:
-        gathered.problems.append(f"{path}: size: expected {at} bytes, found {size_bytes}")
+        builder.problems.append(f"{path}: size: expected {at} bytes, found {size_bytes}")
     return sized
 
 
@@ -190,32 +196,32 @@ def _parameters(length: int, layers: int, channels: int, padded: int) -> tuple[_
 
 
 def _add_run(
-    gathered: Gathered,
+    builder: CheckpointBuilder,
     sized: tuple[_Sized, ...],
     file: str,
     at: int,
     size_bytes: int,
     item: tuple[str, int],
-    role: Role,
+    role: TensorRole,
     prefix: str = "",
 ) -> int:
-    """Take tensors that lie one after another from byte `at` on.
+    """Take tensors that lie one after another from byte `at` on; returns where they end.
 
     Those beyond the file's end have no place.
     """
     dtype, item_bytes = item
-    for one in sized:
-        end = at + math.prod(one.shape) * item_bytes
-        chunk = Chunk(path=file, start=at, end=end, offset=(0,) * len(one.shape), shape=one.shape)
-        if role == "optimizer" and not one.name.startswith("shard"):
-            owner = one.name
-        else:
-            owner = ""
-        gathered.tensors.append(
+    for tensor in sized:
+        end = at + math.prod(tensor.shape) * item_bytes
+        origin = (0,) * len(tensor.shape)
+        chunk = Chunk(path=file, start=at, end=end, offset=origin, shape=tensor.shape)
+        owner = ""
+        if role == "optimizer" and tensor.name != _SHARD:
+            owner = tensor.name
+        builder.tensors.append(
             TensorFacts(
-                name=prefix + one.name,
+                name=prefix + tensor.name,
                 dtype=dtype,
-                shape=one.shape,
+                shape=tensor.shape,
                 role=role,
                 chunks=(chunk,) if end <= size_bytes else (),
                 parameter=owner,
@@ -225,58 +231,55 @@ def _add_run(
     return at
 
 
-def _add_state(gathered: Gathered, path: Path, name: str, sized: tuple[_Sized, ...]) -> int | None:
+def _add_state(
+    builder: CheckpointBuilder, path: Path, name: str, sized: tuple[_Sized, ...]
+) -> int | None:
     """Take one rank's state file; returns the number of processes that it states."""
     try:
         data, header = _header(path, STATE_MAGIC)
         size_bytes = _size(path)
     except EvidenceError as error:
-        gathered.problems.append(error.message)
+        builder.problems.append(error.message)
         return None
-    num_ranks, rank, masters, shuffled, step = (
-        header[2],
-        header[3],
-        header[4],
-        header[5],
-        header[10],
-    )
-    found = _STATE.fullmatch(name)
-    if found is not None and rank != int(found["rank"]):
-        gathered.problems.append(
-            f"{path}: rank: expected {int(found['rank'])} as in its name, found {rank}"
+    num_ranks, rank, has_masters, is_shuffled = header[2:6]
+    step = header[10]
+    named = _STATE.fullmatch(name)
+    if named is not None and rank != int(named["rank"]):
+        builder.problems.append(
+            f"{path}: rank: expected {int(named['rank'])} as in its name, found {rank}"
         )
     if step < 0 or num_ranks < 1:
-        gathered.problems.append(
+        builder.problems.append(
             f"{path}: header: expected a step and ranks, found {step} and {num_ranks}"
         )
         return None
-    gathered.steps.append(StatedStep(source=f"{name}: header", step=step))
-    _add_fields(gathered, data, name, rank)
-    states = ("m", "v", "master") if masters else ("m", "v")
-    whole = sum(math.prod(one.shape) for one in sized)
+    builder.steps.append(StatedStep(source=f"{name}: header", step=step))
+    _add_fields(builder, data, name, rank)
+    states = ("m", "v", "master") if has_masters else ("m", "v")
+    whole = sum(math.prod(tensor.shape) for tensor in sized)
     room = (size_bytes - _HEADER.size) // (4 * len(states))
-    layout = sized if room >= whole else (_Sized(name="shard", shape=(whole // num_ranks,)),)
-    if layout is not sized:
-        gathered.notes.append(f"{name}: the optimizer is sharded: its tensors have no names")
+    if room < whole:
+        sized = (_Sized(name=_SHARD, shape=(whole // num_ranks,)),)
+        builder.notes.append(f"{name}: the optimizer is sharded: its tensors have no names")
+    of_rank = "" if num_ranks == 1 else f"{rank:05d}."
     at = _HEADER.size
     for state in states:
-        suffix = "" if num_ranks == 1 else f"{rank:05d}."
-        at = _add_run(
-            gathered, layout, name, at, size_bytes, ("F32", 4), "optimizer", f"{state}.{suffix}"
-        )
-    if at > size_bytes or (at < size_bytes and not shuffled):
-        gathered.problems.append(f"{path}: size: expected {at} bytes, found {size_bytes}")
+        prefix = f"{state}.{of_rank}"
+        at = _add_run(builder, sized, name, at, size_bytes, ("F32", 4), "optimizer", prefix)
+    if at > size_bytes or (at < size_bytes and not is_shuffled):
+        builder.problems.append(f"{path}: size: expected {at} bytes, found {size_bytes}")
     return num_ranks
 
 
-def _add_fields(gathered: Gathered, data: bytes, name: str, rank: int) -> None:
+def _add_fields(builder: CheckpointBuilder, data: bytes, name: str, rank: int) -> None:
+    """Take a rank's random state and its position in the data, from fixed places in the header."""
     random, cursor = data[80:96], data[120:136]
     shard, sample = struct.unpack("<2Q", cursor)
     values = {"shard": str(shard), "sample": str(sample)}
-    gathered.fields.append(
+    builder.fields.append(
         FieldFacts(kind="rng", name="rng_state", rank=rank, path=name, digest=of_bytes(random))
     )
-    gathered.fields.append(
+    builder.fields.append(
         FieldFacts(
             kind="cursor", name="data", rank=rank, path=name, digest=of_bytes(cursor), values=values
         )

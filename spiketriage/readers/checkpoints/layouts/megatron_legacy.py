@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spiketriage.nouns.checkpoint import CheckpointFacts
+from spiketriage.nouns.checkpoint import CheckpointFacts, FieldKind
+from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder, begin
 from spiketriage.readers.checkpoints.building.optimizer_names import field_kind
+from spiketriage.readers.checkpoints.building.optimizer_state import add_optimizer
 from spiketriage.readers.checkpoints.building.state_tree import (
-    Gathered,
     Source,
     add_field,
     add_file,
-    add_optimizer,
     add_parameters,
     add_steps,
     add_tensors,
 )
-from spiketriage.readers.checkpoints.building.torch_layout import facts, named_step, opened
+from spiketriage.readers.checkpoints.building.torch_layout import add_named_step, opened
 from spiketriage.readers.json_file import is_count
 from spiketriage.readers.look import Look, look
 from spiketriage.readers.pickles import attribute, key_text
@@ -70,123 +70,128 @@ def read(path: Path, /) -> CheckpointFacts:
     Raises:
         EvidenceError: the folder cannot be read.
     """
-    gathered = Gathered()
-    parts = [name for name in look(path).names if _PART.fullmatch(name)]
-    sizes: set[_Sizes] = set()
+    builder = begin(path)
+    add_named_step(builder, _NAMED)
+    parts = [name for name in builder.names if _PART.fullmatch(name)]
+    stated: set[_Sizes] = set()
     for part in parts:
-        found = _add_part(gathered, path, part, several=len(parts) > 1)
-        if found is not None:
-            sizes.add(found)
-    if len(sizes) == 1:
-        first = next(iter(sizes))
-    else:
-        first = _Sizes(num_parts=None, world_size=None)
-    if len(sizes) > 1:
-        gathered.problems.append(f"{path}: the parts' arguments disagree about the parallel sizes")
-    if first.num_parts is None:
-        gathered.notes.append("without arguments nobody can say how many parts there should be")
-    elif first.num_parts != len(parts):
-        gathered.problems.append(
-            f"{path}: expected {first.num_parts} mp_rank folders, found {len(parts)}"
+        sizes = _add_part(builder, part, several=len(parts) > 1)
+        if sizes is not None:
+            stated.add(sizes)
+    agreed = _Sizes(num_parts=None, world_size=None)
+    if len(stated) == 1:
+        agreed = stated.pop()
+    elif stated:
+        builder.problems.append(f"{path}: the parts' arguments disagree about the parallel sizes")
+    if agreed.num_parts is None:
+        builder.notes.append("without arguments nobody can say how many parts there should be")
+    elif agreed.num_parts != len(parts):
+        builder.problems.append(
+            f"{path}: expected {agreed.num_parts} mp_rank folders, found {len(parts)}"
         )
-    return facts(
-        gathered,
-        layout=NAME,
-        path=path,
-        complete=first.num_parts is not None and not gathered.problems,
-        world_size=first.world_size,
-        named=named_step(path.name, _NAMED),
-    )
+    builder.world_size = agreed.world_size
+    builder.complete = agreed.num_parts is not None and not builder.problems
+    return builder.finish(NAME)
 
 
-def _add_part(gathered: Gathered, path: Path, part: str, *, several: bool) -> _Sizes | None:
+def _add_part(builder: CheckpointBuilder, part: str, *, several: bool) -> _Sizes | None:
+    """Take one part; the parallel sizes that its arguments state."""
     suffix = f" [{part}]" if several else ""
-    source = Source(path=path / part / _MAIN, relative=f"{part}/{_MAIN}")
-    file = opened(gathered, source)
+    folder = builder.path / part
+    source = Source(path=folder / _MAIN, relative=f"{part}/{_MAIN}")
+    file = opened(builder, source)
     sizes = None
     if file is not None:
-        add_file(gathered, file, source)
-        value = file.value
-        if isinstance(value, Mapping):
-            sizes = _add_main(gathered, value, source, suffix)
+        add_file(builder, file, source)
+        if isinstance(file.value, Mapping):
+            sizes = _add_main(builder, file.value, source, suffix)
         else:
-            gathered.problems.append(
-                f"{source.path}: expected a mapping, found {type(value).__name__}"
+            builder.problems.append(
+                f"{source.path}: expected a mapping, found {type(file.value).__name__}"
             )
-    for extra in sorted(_others(path / part)):
-        flat = Source(path=path / part / extra, relative=f"{part}/{extra}")
-        file = opened(gathered, flat)
-        if file is not None:
-            add_file(gathered, file, flat)
-            add_tensors(
-                gathered, file.value, flat, "optimizer", extra.removesuffix(".pt"), suffix=suffix
-            )
-            gathered.notes.append(
-                f"{flat.label}: flat buffers, whose parameters the file does not name"
-            )
+    for name in _others(folder):
+        _add_flat(builder, Source(path=folder / name, relative=f"{part}/{name}"), suffix)
     return sizes
 
 
+def _add_flat(builder: CheckpointBuilder, source: Source, suffix: str) -> None:
+    """Take a file of the distributed optimizer, which lies beside the main one."""
+    file = opened(builder, source)
+    if file is None:
+        return
+    add_file(builder, file, source)
+    stem = source.path.name.removesuffix(".pt")
+    add_tensors(builder, file.value, source, "optimizer", stem, suffix=suffix)
+    builder.notes.append(f"{source.label}: flat buffers, whose parameters the file does not name")
+
+
 def _others(folder: Path) -> list[str]:
+    """The sorted names of the files beside the main one."""
     return [name for name in look(folder).names if name.endswith(".pt") and name != _MAIN]
 
 
-def _add_main(gathered: Gathered, value: Mapping[Any, Any], source: Source, suffix: str) -> _Sizes:
+def _add_main(
+    builder: CheckpointBuilder, value: Mapping[Any, Any], source: Source, suffix: str
+) -> _Sizes:
     for key, item in value.items():
         name = key_text(key)
         if _MODEL.fullmatch(name):
-            add_parameters(
-                gathered, item, source, prefix="" if name == "model" else name, suffix=suffix
-            )
+            prefix = "" if name == "model" else name
+            add_parameters(builder, item, source, prefix=prefix, suffix=suffix)
         elif name == "optimizer":
-            _add_optimizers(gathered, item, source, suffix)
+            _add_optimizers(builder, item, source, suffix)
         elif name == "rng_state":
-            for number, one in enumerate(item if isinstance(item, (list, tuple)) else [item]):
-                add_field(gathered, "rng", f"rng_state.{number}", one, source)
+            states = item if isinstance(item, (list, tuple)) else [item]
+            for number, state in enumerate(states):
+                add_field(builder, "rng", f"rng_state.{number}", state, source)
         elif isinstance(item, (int, float, str)):
-            add_field(gathered, "progress", name, {name: item}, source)
+            add_field(builder, "progress", name, {name: item}, source)
         elif item is not None:
-            add_field(
-                gathered, "config" if name == "args" else field_kind(name), name, item, source
-            )
-    add_steps(gathered, value, source, keys=("iteration",))
+            kind: FieldKind = "config" if name == "args" else field_kind(name)
+            add_field(builder, kind, name, item, source)
+    add_steps(builder, value, source, keys=("iteration",))
     return _sizes(value.get("args"))
 
 
-def _add_optimizers(gathered: Gathered, value: Any, source: Source, suffix: str) -> None:
-    """The optimizer, or a list of chained ones.
+def _add_optimizers(builder: CheckpointBuilder, value: Any, source: Source, suffix: str) -> None:
+    """Take the optimizer, or a list of chained ones."""
+    if not isinstance(value, (list, tuple)):
+        _add_optimizer(builder, value, source, "optimizer", suffix)
+        return
+    for number, chained in enumerate(value):
+        _add_optimizer(builder, chained, source, f"optimizer.{number}", suffix)
 
-    Torch's state inside, and the masters and the scaler around it.
-    """
-    chained = isinstance(value, (list, tuple))
-    for number, one in enumerate(value if chained else [value]):
-        prefix = f"optimizer.{number}" if chained else "optimizer"
-        inner = attribute(one, "optimizer")
-        if attribute(inner, "state") is not None:
-            found = inner
-        else:
-            found = one
-        add_optimizer(gathered, found, source, prefix=prefix, order=(), suffix=suffix)
-        if not isinstance(one, Mapping):
-            continue
-        rest = {}
-        for key, item in one.items():
-            if key not in ("optimizer", "state", "param_groups"):
-                rest[key] = item
-        add_tensors(gathered, rest, source, "optimizer", prefix, suffix=suffix)
-        if "grad_scaler" in rest:
-            add_field(gathered, "scaler", "grad_scaler", rest["grad_scaler"], source)
+
+def _add_optimizer(
+    builder: CheckpointBuilder, value: Any, source: Source, prefix: str, suffix: str
+) -> None:
+    """Take torch's state inside, and the masters and the scaler around it."""
+    inner = attribute(value, "optimizer")
+    state = inner if attribute(inner, "state") is not None else value
+    add_optimizer(builder, state, source, prefix=prefix, order=(), suffix=suffix)
+    if not isinstance(value, Mapping):
+        return
+    rest = {}
+    for key, item in value.items():
+        if key not in ("optimizer", "state", "param_groups"):
+            rest[key] = item
+    add_tensors(builder, rest, source, "optimizer", prefix, suffix=suffix)
+    if "grad_scaler" in rest:
+        add_field(builder, "scaler", "grad_scaler", rest["grad_scaler"], source)
 
 
 def _sizes(arguments: Any) -> _Sizes:
-    counts = []
-    for name in _SIZES:
-        counts.append(attribute(arguments, name, 1 if name.startswith("expert") else None))
     num_parts = 1
-    for count in counts:
-        num_parts *= count if isinstance(count, int) and is_count(count) else 0
-    world_size = attribute(arguments, "world_size")
+    for name in _SIZES:
+        # older versions know no experts
+        size = attribute(arguments, name, 1 if name.startswith("expert") else None)
+        num_parts *= _count(size) or 0
     return _Sizes(
-        num_parts=num_parts or None,
-        world_size=world_size if isinstance(world_size, int) and is_count(world_size) else None,
+        num_parts=num_parts or None, world_size=_count(attribute(arguments, "world_size"))
     )
+
+
+def _count(value: object) -> int | None:
+    if isinstance(value, int) and is_count(value):
+        return value
+    return None

@@ -1,6 +1,4 @@
-"""A nanotron checkpoint.
-
-A folder named by the step, one safetensors file for each parameter and tensor-parallel rank.
+"""A nanotron checkpoint: a safetensors file for each parameter and tensor-parallel rank.
 
 This module never takes the `latest.txt` beside it for a sign that it is complete.
 """
@@ -17,11 +15,13 @@ from typing import Any
 from spiketriage.digests import of_file
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.checkpoint import CheckpointFacts, Chunk, FieldFacts, StatedStep, TensorFacts
-from spiketriage.readers.checkpoints.building.folder import json_field, read_json, sentence, some
+from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder, begin_folder
+from spiketriage.readers.checkpoints.building.folder import read_json, sentence, some
+from spiketriage.readers.checkpoints.building.optimizer_state import add_optimizer
 from spiketriage.readers.checkpoints.building.state_tree import (
     Source,
     add_field,
-    add_optimizer,
+    add_json_field,
     add_steps,
 )
 from spiketriage.readers.checkpoints.building.tiling import flaw
@@ -36,8 +36,7 @@ from spiketriage.readers.pickles import attribute
 NAME = "nanotron"
 TELLS = (
     "Step from every place that states it, parameters and optimizer put together from "
-    "shards, random "
-    "state, data consumed."
+    "shards, random state, data consumed."
 )
 CANNOT = "A changed byte of the weights, and which document a step read."
 METADATA = "checkpoint_metadata.json"
@@ -46,6 +45,7 @@ _RANKS = re.compile(r"(pp|dp|tp|exp)(?:-rank)?-(\d{1,9})-of-(\d{1,9})")
 _WEIGHT = re.compile(
     r"(?:model_)+(?P<leaf>.+?)(?:\.safetensors)?(?P<ranks>_pp-rank-.+)?\.safetensors\Z"
 )
+_WEIGHT_FILE = re.compile(r"model/.*\.safetensors\Z", re.DOTALL)
 _OPTIMIZER = re.compile(r"optimizer/optimizer_((?:pp|dp|tp|exp)-\d.*)\.pt\Z")
 _SCHEDULER = re.compile(r"lr_scheduler/lr_scheduler.*\.pt\Z")
 _RANDOM = re.compile(r"random/((?:tp|dp|pp)-\d.*)\.pt\Z")
@@ -80,93 +80,88 @@ def read(path: Path) -> CheckpointFacts:
     Raises:
         EvidenceError: it is no folder, or cannot be read.
     """
-    reading = hf.begin(path)
+    builder = begin_folder(path)
     if re.fullmatch(r"\d{1,18}", path.name):
-        reading.gathered.steps.append(
-            StatedStep(source=f"the name {path.name}", step=int(path.name))
-        )
-    sizes = _add_metadata(reading)
-    files = [file.path for file in reading.files]
-    weights = [
-        name for name in files if name.startswith("model/") and name.endswith(".safetensors")
-    ]
-    _add_weights(reading, weights)
-    optimizers = [name for name in files if _OPTIMIZER.match(name)]
-    _add_optimizers(reading, optimizers)
-    schedulers = [name for name in files if _SCHEDULER.match(name)]
+        builder.steps.append(StatedStep(source=f"the name {path.name}", step=int(path.name)))
+    sizes = _add_metadata(builder)
+    weights = _files(builder, _WEIGHT_FILE)
+    optimizers = _files(builder, _OPTIMIZER)
+    schedulers = _files(builder, _SCHEDULER)
+    randoms = _files(builder, _RANDOM)
+    _add_weights(builder, weights)
+    _add_optimizers(builder, optimizers)
     for name in schedulers:
-        value = hf.add_state(reading, name, "scheduler")
-        add_steps(
-            reading.gathered, value, Source(path=path / name, relative=name), keys=("last_epoch",)
-        )
-    randoms = [name for name in files if _RANDOM.match(name)]
+        value = hf.add_state(builder, name, "scheduler")
+        source = Source(path=path / name, relative=name)
+        add_steps(builder, value, source, keys=("last_epoch",))
     for name in randoms:
-        hf.add_state(reading, name, "rng")
-    for what, names in (
-        ("weights", weights),
-        ("optimizer", optimizers),
-        ("scheduler", schedulers),
-        ("RNG", randoms),
-    ):
+        hf.add_state(builder, name, "rng")
+    parts = {"weights": weights, "optimizer": optimizers, "scheduler": schedulers, "RNG": randoms}
+    for what, names in parts.items():
         if not names:
-            reading.lacks(f"there is no file of the {what}")
-    for name in (LAST, "config.yaml"):
-        if name not in reading.names:
-            reading.lacks(f"{name} is missing{', which is written last' if name == LAST else ''}")
-    _check_ranks(reading, "optimizer", optimizers)
-    _check_ranks(reading, "RNG state", randoms)
-    _add_settings(reading)
-    _set_world_size(reading, sizes, [*weights, *optimizers, *randoms])
-    reading.gathered.steps = _distinct(reading.gathered.steps)
-    reading.gathered.notes.append(NO_CHECKSUM)
-    return hf.facts(reading, NAME)
+            builder.lacks(f"there is no file of the {what}")
+    if LAST not in builder.names:
+        builder.lacks(f"{LAST} is missing, which is written last")
+    if "config.yaml" not in builder.names:
+        builder.lacks("config.yaml is missing")
+    _check_ranks(builder, "optimizer", optimizers)
+    _check_ranks(builder, "RNG state", randoms)
+    _add_settings(builder)
+    _set_world_size(builder, sizes, [*weights, *optimizers, *randoms])
+    builder.steps = _distinct(builder.steps)
+    builder.notes.append(NO_CHECKSUM)
+    return builder.finish(NAME)
 
 
-def _add_metadata(reading: hf.Reading) -> Mapping[str, int]:
+def _files(builder: CheckpointBuilder, pattern: re.Pattern[str]) -> list[str]:
+    return [file.path for file in builder.files if pattern.match(file.path)]
+
+
+def _add_metadata(builder: CheckpointBuilder) -> Mapping[str, int]:
+    """Take the step and the data consumed; the sizes of the device mesh that are stated."""
     try:
-        value = read_json(reading.path / METADATA)
+        value = read_json(builder.path / METADATA)
     except EvidenceError as error:
-        reading.failed(error)
+        builder.failed(error)
         return {}
     metas = value.get("metas")
-    if isinstance(metas, dict):
-        step = metas.get("last_train_step")
-    else:
-        step = None
+    step = attribute(metas, "last_train_step")
     if is_count(step):
-        reading.gathered.steps.append(StatedStep(source=f"{METADATA}: last_train_step", step=step))
-    source = Source(path=reading.path / METADATA, relative=METADATA)
-    add_field(reading.gathered, "cursor", "metas", metas, source)
-    return {
-        name: size for name in ("tp", "dp", "cp") if is_count(size := value.get(name)) and size > 0
-    }
+        builder.steps.append(StatedStep(source=f"{METADATA}: last_train_step", step=step))
+    source = Source(path=builder.path / METADATA, relative=METADATA)
+    add_field(builder, "cursor", "metas", metas, source)
+    sizes = {}
+    for axis in ("tp", "dp", "cp"):
+        size = value.get(axis)
+        if is_count(size) and size > 0:
+            sizes[axis] = size
+    return sizes
 
 
-def _set_world_size(reading: hf.Reading, sizes: Mapping[str, int], names: Iterable[str]) -> None:
+def _set_world_size(
+    builder: CheckpointBuilder, sizes: Mapping[str, int], names: Iterable[str]
+) -> None:
     seen: dict[str, int] = dict(sizes)
     for name in names:
         for rank in _RANKS.finditer(name):
             seen[rank[1]] = max(seen.get(rank[1], 0), int(rank[3]))
     for axis, size in sizes.items():
         if seen[axis] != size:
-            reading.gathered.problems.append(
-                f"{reading.path}: {METADATA} says {axis} {size}, file names {seen[axis]}"
-            )
-            reading.complete = False
+            builder.lacks(f"{METADATA} says {axis} {size}, file names {seen[axis]}")
     if {"tp", "dp", "pp"} <= seen.keys():
-        reading.world_size = math.prod(seen.values())
+        builder.world_size = math.prod(seen.values())
 
 
 def _distinct(steps: Iterable[StatedStep]) -> list[StatedStep]:
     """One statement of each kind and step: a thousand optimizer files say the same."""
     seen: dict[tuple[str, int], StatedStep] = {}
-    for one in steps:
-        seen.setdefault((one.source.partition("/")[0], one.step), one)
+    for stated in steps:
+        seen.setdefault((stated.source.partition("/")[0], stated.step), stated)
     return list(seen.values())
 
 
 def _check_ranks(
-    reading: hf.Reading,
+    builder: CheckpointBuilder,
     what: str,
     names: Iterable[str],
     *,
@@ -176,63 +171,66 @@ def _check_ranks(
     held: set[tuple[int, ...]] = set()
     sizes: dict[str, int] = {}
     for name in names:
-        ranks = [
-            (rank[1], int(rank[2]), int(rank[3]))
-            for rank in _RANKS.finditer(name)
-            if rank[1] in axes
-        ]
-        held.add(tuple(rank for _, rank, _ in ranks))
-        for axis, _, size in ranks:
-            sizes[axis] = max(sizes.get(axis, 1), size)
+        ranks = []
+        for rank in _RANKS.finditer(name):
+            axis = rank[1]
+            if axis in axes:
+                ranks.append(int(rank[2]))
+                sizes[axis] = max(sizes.get(axis, 1), int(rank[3]))
+        held.add(tuple(ranks))
     expected = math.prod(sizes.values())
     if held and len(held) < expected:
         by = " × ".join(f"{axis} {size}" for axis, size in sizes.items())
-        reading.lacks(f"expected {expected} files of the {what} ({by}), found {len(held)}")
+        builder.lacks(f"expected {expected} files of the {what} ({by}), found {len(held)}")
 
 
-def _add_weights(reading: hf.Reading, names: Iterable[str]) -> None:
+def _add_weights(builder: CheckpointBuilder, names: Iterable[str]) -> None:
     parameters: dict[str, _Parameter] = {}
     shards: dict[str, list[str]] = {}
     for name in names:
         parameter = _parameter_name(name)
         shards.setdefault(parameter, []).append(name)
-        num_problems = len(reading.gathered.problems)
+        num_problems = len(builder.problems)
         try:
-            for piece in _read_shard(reading, name):
-                one = parameters.setdefault(
+            for piece in _read_shard(builder, name):
+                whole = parameters.setdefault(
                     parameter, _Parameter(dtype=piece.dtype, shape=piece.whole)
                 )
-                if (one.dtype, one.shape) != (piece.dtype, piece.whole):
-                    expected, seen = (
-                        f"{one.dtype} {list(one.shape)}",
-                        f"{piece.dtype} {list(piece.whole)}",
-                    )
-                    reading.lacks(f"{name}: expected a shard of {expected}, found one of {seen}")
-                    continue
-                one.chunks.append(piece.chunk)
+                _add_piece(builder, name, whole, piece)
         except EvidenceError as error:
-            reading.failed(error)
-        reading.complete &= len(reading.gathered.problems) == num_problems
-    for parameter, files in shards.items():
-        _check_ranks(
-            reading, f"parameter {parameter}", files, axes=("tp", "exp")
-        )  # one pipeline rank owns it
-        if parameter in parameters:
-            _check_cover(reading, parameter, parameters[parameter])
-    reading.has_weights = bool(parameters)
-    reading.gathered.tensors += [
-        TensorFacts(
-            name=name, dtype=one.dtype, shape=one.shape, role="parameter", chunks=tuple(one.chunks)
+            builder.failed(error)
+        builder.complete &= len(builder.problems) == num_problems
+    for name, files in shards.items():
+        # one pipeline rank owns a parameter
+        _check_ranks(builder, f"parameter {name}", files, axes=("tp", "exp"))
+        if name in parameters:
+            _check_cover(builder, name, parameters[name])
+    for name, whole in parameters.items():
+        builder.tensors.append(
+            TensorFacts(
+                name=name,
+                dtype=whole.dtype,
+                shape=whole.shape,
+                role="parameter",
+                chunks=tuple(whole.chunks),
+            )
         )
-        for name, one in parameters.items()
-    ]
 
 
-def _check_cover(reading: hf.Reading, name: str, parameter: _Parameter) -> None:
+def _add_piece(builder: CheckpointBuilder, name: str, whole: _Parameter, piece: Piece) -> None:
+    if (whole.dtype, whole.shape) == (piece.dtype, piece.whole):
+        whole.chunks.append(piece.chunk)
+        return
+    expected = f"{whole.dtype} {list(whole.shape)}"
+    seen = f"{piece.dtype} {list(piece.whole)}"
+    builder.lacks(f"{name}: expected a shard of {expected}, found one of {seen}")
+
+
+def _check_cover(builder: CheckpointBuilder, name: str, parameter: _Parameter) -> None:
     boxes = {(chunk.offset, chunk.shape) for chunk in parameter.chunks}  # ranks may hold copies
     hole = flaw(parameter.shape, [at for at, _ in boxes], [shape for _, shape in boxes])
     if hole:
-        reading.lacks(f"parameter {name}: {hole}")
+        builder.lacks(f"parameter {name}: {hole}")
 
 
 def _parameter_name(file: str) -> str:
@@ -241,12 +239,12 @@ def _parameter_name(file: str) -> str:
     return ".".join((*folders, named["leaf"] if named else leaf))
 
 
-def _read_shard(reading: hf.Reading, name: str) -> Iterator[Piece]:
-    header = checked_header(reading.path / name, reading.gathered.problems)
+def _read_shard(builder: CheckpointBuilder, name: str) -> Iterator[Piece]:
+    header = checked_header(builder.path / name, builder.problems)
     data = next((tensor for tensor in header.tensors if tensor.name == "data"), None)
     if data is None:
         raise EvidenceError(
-            f"{reading.path / name}: expected a tensor named data, found "
+            f"{builder.path / name}: expected a tensor named data, found "
             f"{some(t.name for t in header.tensors)}"
         )
     whole = unsharded_shape(header.metadata.get("unsharded_shape"), data.shape)
@@ -255,63 +253,60 @@ def _read_shard(reading: hf.Reading, name: str) -> Iterator[Piece]:
         data,
         whole,
         name,
-        where=reading.path / name,
+        where=builder.path / name,
     )
 
 
-def _add_optimizers(reading: hf.Reading, names: Iterable[str]) -> None:
-    known = {one.name for one in reading.gathered.tensors}
+def _add_optimizers(builder: CheckpointBuilder, names: Iterable[str]) -> None:
+    known = {tensor.name for tensor in builder.tensors}
     unknown: set[str] = set()
     for name in names:
-        value = hf.add_torch_file(reading, name)
-        state, owners = attribute(value, "state"), attribute(value, "names")
+        value = hf.add_torch_file(builder, name)
         if value is None:
             continue
+        state, owners = attribute(value, "state"), attribute(value, "names")
         if not isinstance(state, Mapping):
-            reading.lacks(f"{name} holds no optimizer state")
+            builder.lacks(f"{name} holds no optimizer state")
             continue
-        owners = owners if isinstance(owners, Mapping) else {}
-        by_name = {_owner(owners, key): item for key, item in state.items()}
+        by_name = _by_name(state, owners if isinstance(owners, Mapping) else {})
         unknown |= {key for key in by_name if isinstance(key, str) and key not in known}
-        match = _OPTIMIZER.match(name)
-        ranks = ".".join(
-            f"{rank[1]}-{rank[2]}" for rank in _RANKS.finditer(match[1] if match else "")
-        )
-        named = {"state": by_name, "param_groups": attribute(value, "param_groups")}
+        ranks = [f"{rank[1]}-{rank[2]}" for rank in _RANKS.finditer(name)]
         add_optimizer(
-            reading.gathered,
-            named,
-            Source(path=reading.path / name, relative=name),
-            prefix=f"optimizer.{ranks}",
+            builder,
+            {"state": by_name, "param_groups": attribute(value, "param_groups")},
+            Source(path=builder.path / name, relative=name),
+            prefix=f"optimizer.{'.'.join(ranks)}",
             order=(),
         )
     if unknown and known:
-        reading.lacks(
+        builder.lacks(
             f"the optimizer has a state for {some(unknown)}, of which there is no weight file"
         )
 
 
-def _owner(owners: Mapping[Any, Any], key: Any) -> Any:
-    name = owners.get(key)
-    if isinstance(name, str):
-        return name.removeprefix("module.")
-    return key
+def _by_name(state: Mapping[Any, Any], owners: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The optimizer's state by parameter name; an integer key that has none is kept."""
+    named = {}
+    for key, item in state.items():
+        name = owners.get(key)
+        if isinstance(name, str):
+            named[name.removeprefix("module.")] = item
+        else:
+            named[key] = item
+    return named
 
 
-def _add_settings(reading: hf.Reading) -> None:
-    problems = reading.gathered.problems
+def _add_settings(builder: CheckpointBuilder) -> None:
     for name in (LAST, "optimizer/optimizer_config.json"):
-        if (reading.path / name).is_file():
-            one = json_field(reading.path, name, "config", problems)
-            reading.gathered.fields += [one] if one is not None else []
-    if "config.yaml" in reading.names:
-        try:
-            digest = of_file(reading.path / "config.yaml")
-        except EvidenceError as error:
-            problems.append(sentence(error))
-            return
-        reading.gathered.fields.append(
-            FieldFacts(
-                kind="config", name="config.yaml", rank=None, path="config.yaml", digest=digest
-            )
-        )
+        if (builder.path / name).is_file():
+            add_json_field(builder, name, "config")
+    if "config.yaml" not in builder.names:
+        return
+    try:
+        digest = of_file(builder.path / "config.yaml")
+    except EvidenceError as error:
+        builder.problems.append(sentence(error))
+        return
+    builder.fields.append(
+        FieldFacts(kind="config", name="config.yaml", rank=None, path="config.yaml", digest=digest)
+    )

@@ -1,6 +1,4 @@
-"""A step of OLMo-core.
-
-`train/rank{r}.pt`, a torch DCP folder `model_and_optim`, and `.metadata.json`.
+"""A step of OLMo-core: `train/rank{r}.pt`, a torch DCP folder, and `.metadata.json`.
 
 This module never takes `.metadata.json` for a proof: OLMo-core writes it even when an asynchronous
 save failed.
@@ -9,15 +7,16 @@ save failed.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Collection
 from pathlib import Path
 
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.checkpoint import CheckpointFacts, StatedStep
-from spiketriage.nouns.file import StoredFile
-from spiketriage.readers.checkpoints.building.folder import json_field, some, stored_files
-from spiketriage.readers.checkpoints.building.state_tree import Gathered, Source, gather, is_step
-from spiketriage.readers.checkpoints.dcp import layout
+from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder, begin
+from spiketriage.readers.checkpoints.building.classification import add_classified
+from spiketriage.readers.checkpoints.building.folder import some
+from spiketriage.readers.checkpoints.building.state_tree import Source, add_json_field, is_step
+from spiketriage.readers.checkpoints.dcp import layout as dcp
 from spiketriage.readers.checkpoints.files.torch_zip import read_torch_file
 from spiketriage.readers.look import Look
 from spiketriage.readers.pickles import attribute
@@ -25,8 +24,7 @@ from spiketriage.readers.pickles import attribute
 NAME = "olmo-core"
 TELLS = (
     "What torch DCP tells, with the world size, and each rank's step, tokens, data "
-    "fingerprint, cursor "
-    "and random state."
+    "fingerprint, cursor and random state."
 )
 CANNOT = "The settings, unless a callback saved them; there is no loss scaler."
 DCP_FOLDER, RANKS, METADATA = "model_and_optim", "train", ".metadata.json"
@@ -49,36 +47,28 @@ def read(path: Path) -> CheckpointFacts:
     Raises:
         EvidenceError: it cannot be read.
     """
-    files = stored_files(path)
-    beside = Gathered()
-    problems: list[str] = []
-    if any(file.path == METADATA for file in files):
-        said = json_field(path, METADATA, "other", problems)
-        beside.fields += [said] if said is not None else []
-    world_size = _read_ranks(path, files, beside, problems)
-    try:
-        part = layout.read_part(path, files, under=f"{DCP_FOLDER}/")
-    except EvidenceError as error:
-        part = layout.Part(complete=False, world_size=None, problems=(error.message,))
+    builder = begin(path)
+    held = {file.path for file in builder.files}
+    beside = builder.part()
+    if METADATA in held:
+        beside.complete = add_json_field(beside, METADATA, "other")
+    world_size = _add_ranks(beside)
+    inside = dcp.read_inside(builder, f"{DCP_FOLDER}/")
     if world_size is not None:
-        notes = tuple(note for note in part.notes if note != layout.LOWER_BOUND)
-        part = replace(part, world_size=max(world_size, part.world_size or 0), notes=notes)
-    interrupted = " ".join(filter(None, (part.interrupted, _interrupted(path, files))))
-    part = replace(
-        part, complete=part.complete and not problems and not interrupted, interrupted=interrupted
-    )
-    beside.problems += problems
-    return layout.facts(path, NAME, part, files, beside)
+        dcp.know_world_size(inside, max(world_size, inside.world_size or 0))
+    reasons = (inside.interrupted, _interrupted(path, held))
+    inside.interrupted = " ".join(reason for reason in reasons if reason)
+    inside.complete &= not inside.interrupted
+    return dcp.finish(inside, NAME, beside=beside)
 
 
-def _interrupted(path: Path, files: tuple[StoredFile, ...]) -> str:
+def _interrupted(path: Path, held: Collection[str]) -> str:
     """Why OLMo-core itself would take this for no checkpoint."""
     if path.name.endswith("-tmp"):
         return (
             f"{path}: is the folder of a save that did not finish: OLMo-core renames it at the end"
         )
-    held = {file.path for file in files}
-    missing = [one for one in (f"{RANKS}/rank0.pt", METADATA) if one not in held]
+    missing = [name for name in (f"{RANKS}/rank0.pt", METADATA) if name not in held]
     if not missing:
         return ""
     return (
@@ -87,39 +77,50 @@ def _interrupted(path: Path, files: tuple[StoredFile, ...]) -> str:
     )
 
 
-def _read_ranks(
-    path: Path, files: tuple[StoredFile, ...], beside: Gathered, problems: list[str]
-) -> int | None:
-    """The trainer state of every rank; the world size that they state."""
-    ranks = {int(found[1]): file.path for file in files if (found := _RANK.match(file.path))}
-    stated: dict[int, str] = {}
+def _add_ranks(beside: CheckpointBuilder) -> int | None:
+    """Take the trainer state of every rank; the world size that they state."""
+    ranks: dict[int, str] = {}
+    for file in beside.files:
+        named = _RANK.match(file.path)
+        if named:
+            ranks[int(named[1])] = file.path
+    sources: dict[int, str] = {}  # by step, the first file that states it: all ranks state the same
     sizes: set[int] = set()
     for rank, relative in sorted(ranks.items()):
+        source = Source(path=beside.path / relative, relative=relative, rank=rank)
         try:
-            file = read_torch_file(path / relative)
+            state = read_torch_file(source.path)
         except EvidenceError as error:
-            problems.append(f"the state of rank {rank} is lost: {error.message}")
+            beside.problems.append(f"the state of rank {rank} is lost: {error.message}")
+            beside.complete = False
             continue
-        before = len(beside.steps)
-        source = Source(path=path / relative, relative=relative, rank=rank)
-        gather(beside, file, source)
-        for step in beside.steps[before:]:
-            stated.setdefault(step.step, step.source)
-        del beside.steps[before:]
-        size = source.contents.scalar(attribute(file.value, "world_size"))
-        sizes |= {int(size or 0)} if is_step(size) else set()
-    beside.steps += [StatedStep(source=source, step=step) for step, source in stated.items()]
+        of_rank = beside.part()
+        add_classified(of_rank, state, source)
+        for stated in of_rank.steps:
+            sources.setdefault(stated.step, stated.source)
+        of_rank.steps = []
+        beside.add(of_rank)
+        size = source.contents.scalar(attribute(state.value, "world_size"))
+        if is_step(size):
+            sizes.add(int(size or 0))
+    beside.steps += [StatedStep(source=source, step=step) for step, source in sources.items()]
+    _check_ranks(beside, ranks, sizes)
+    return max(sizes, default=None)
+
+
+def _check_ranks(beside: CheckpointBuilder, ranks: Collection[int], sizes: Collection[int]) -> None:
+    """Say where the ranks do not agree how many they are, or some have no file."""
+    folder = beside.path / RANKS
     if len(sizes) > 1:
-        problems.append(
-            f"{path / RANKS}: the ranks state different world sizes: {sorted(sizes)[:5]}"
+        beside.problems.append(
+            f"{folder}: the ranks state different world sizes: {sorted(sizes)[:5]}"
         )
-    world_size = max(sizes, default=None)
-    missing = [
-        f"rank{rank}.pt" for rank in range(min(world_size or 0, MAX_RANKS)) if rank not in ranks
-    ]
+        beside.complete = False
+    world_size = max(sizes, default=0)
+    expected = range(min(world_size, MAX_RANKS))
+    missing = [f"rank{rank}.pt" for rank in expected if rank not in ranks]
     if missing and ranks:
-        problems.append(
-            f"{path / RANKS}: {len(missing)} of {world_size} ranks' files are missing "
-            f"({some(missing)})"
+        beside.problems.append(
+            f"{folder}: {len(missing)} of {world_size} ranks' files are missing ({some(missing)})"
         )
-    return world_size
+        beside.complete = False

@@ -1,6 +1,4 @@
-"""A generation of `spiketriage.train`, as `inspect` and a run without settings meet it.
-
-Held against its own manifest.
+"""A generation of ours as `inspect` and a run without settings meet it, held against its manifest.
 
 This module never reads a tensor; a run with settings has its generations read by `native`, byte by
 byte.
@@ -13,17 +11,10 @@ from pathlib import Path
 
 from spiketriage.digests import tree_of_file
 from spiketriage.errors import EvidenceError
-from spiketriage.nouns.checkpoint import (
-    CheckpointFacts,
-    FieldFacts,
-    FieldKind,
-    GenerationFacts,
-    StatedStep,
-)
-from spiketriage.nouns.file import StoredFile
+from spiketriage.nouns.checkpoint import CheckpointFacts, FieldKind, GenerationFacts, StatedStep
 from spiketriage.readers.checkpoints import native
-from spiketriage.readers.checkpoints.building.folder import stored_files
-from spiketriage.readers.checkpoints.building.state_fields import field
+from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder, begin
+from spiketriage.readers.checkpoints.building.state_tree import Source, add_field
 from spiketriage.readers.checkpoints.dcp import layout as dcp
 from spiketriage.readers.json_file import parse_object, read_bytes
 from spiketriage.readers.look import Look
@@ -61,62 +52,44 @@ def read(path: Path) -> CheckpointFacts:
     Raises:
         EvidenceError: it cannot be read at all.
     """
-    files = stored_files(path)
+    builder = begin(path)
     generation = native.read_generation(path, verify=False)
-    problems: list[str] = list(generation.problems)
-    interrupted = ""
-    if not (path / wire.COMPLETE_NAME).exists() and problems:
-        interrupted = problems.pop(0)
-    try:
-        part = dcp.read_part(path, files, under=f"{wire.TENSORS}/")
-    except EvidenceError as error:
-        part = dcp.Part(complete=False, world_size=None, problems=(error.message,))
-    fields = tuple(_fields(path, files, problems))
-    problems += _changed(path, generation)
-    return CheckpointFacts(
-        layout=NAME,
-        name=path.name,
-        path=path,
-        stated_steps=(*dcp.step_of_name(path.name), *_stated(generation)),
-        complete=generation.complete and part.complete,
-        world_size=generation.manifest.world_size if generation.manifest else None,
-        files=files,
-        tensors=part.tensors,
-        fields=fields,
-        extents=part.extents,
-        globals=part.globals,
-        interrupted=interrupted,
-        problems=tuple(dict.fromkeys((*problems, *part.problems))),
-        notes=tuple(note for note in part.notes if note != dcp.LOWER_BOUND),  # the manifest says it
-    )
-
-
-def _stated(generation: GenerationFacts) -> Iterator[StatedStep]:
+    builder.complete = generation.complete
+    builder.problems += generation.problems
+    if not (path / wire.COMPLETE_NAME).exists() and builder.problems:
+        builder.interrupted = builder.problems.pop(0)
+    builder.steps += dcp.step_of_name(path.name)
     if generation.manifest is not None:
-        yield StatedStep(source=wire.MANIFEST_NAME, step=generation.manifest.step)
+        builder.world_size = generation.manifest.world_size
+        builder.steps.append(StatedStep(source=wire.MANIFEST_NAME, step=generation.manifest.step))
+    _add_fields(builder)
+    builder.problems += _changed(path, generation)
+    tensors = dcp.read_inside(builder, f"{wire.TENSORS}/")
+    dcp.drop_lower_bound(tensors)  # the manifest says the world size
+    tensors.fields, tensors.steps = [], []  # and what each rank held is in its own file
+    builder.add(tensors)
+    return builder.finish(NAME)
 
 
-def _fields(path: Path, files: tuple[StoredFile, ...], problems: list[str]) -> Iterator[FieldFacts]:
-    ranks = {wire.rank_file(rank): rank for rank in range(len(files))}
-    for file in files:
+def _add_fields(builder: CheckpointBuilder) -> None:
+    """Take what each rank held beside its tensors."""
+    ranks = {wire.rank_file(rank): rank for rank in range(len(builder.files))}
+    for file in builder.files:
         if file.path not in ranks:
             continue
+        path = builder.path / file.path
         try:
-            held = parse_object(path / file.path, read_bytes(path / file.path))
+            state = parse_object(path, read_bytes(path))
         except EvidenceError as error:
-            problems.append(error.message)
+            builder.problems.append(error.message)
             continue
-        for name, value in held.items():
-            yield field(
-                _KINDS.get(name, "other"), name, value, rank=ranks[file.path], path=file.path
-            )
+        source = Source(path=path, relative=file.path, rank=ranks[file.path])
+        for name, value in state.items():
+            add_field(builder, _KINDS.get(name, "other"), name, value, source)
 
 
 def _changed(path: Path, generation: GenerationFacts) -> Iterator[str]:
-    """The small files that are not what the manifest says.
-
-    The large ones have checksums that the scan compares.
-    """
+    """The small files that are not what the manifest says; of the large ones the scan will tell."""
     for entry in generation.manifest.files if generation.manifest else ():
         if entry.path.startswith(f"{wire.TENSORS}/__") or not (path / entry.path).is_file():
             continue

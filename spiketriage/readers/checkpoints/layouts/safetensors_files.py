@@ -11,13 +11,12 @@ from pathlib import Path
 from spiketriage.digests import of_bytes, of_mapping
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.checkpoint import CheckpointFacts, FieldFacts
-from spiketriage.nouns.file import StoredFile
-from spiketriage.readers.checkpoints.building.folder import json_field, stored_files
-from spiketriage.readers.checkpoints.building.state_tree import Gathered
+from spiketriage.readers.checkpoints.building.builder import begin
+from spiketriage.readers.checkpoints.building.state_tree import add_json_field
 from spiketriage.readers.checkpoints.building.weight_files import (
+    add_weights,
     checked_header,
     read_safetensors,
-    read_weights,
 )
 from spiketriage.readers.look import Look, look
 
@@ -59,69 +58,43 @@ def read(path: Path) -> CheckpointFacts:
     Raises:
         EvidenceError: it cannot be read, or holds no safetensors file.
     """
-    seen = look(path)
-    if seen.is_folder:
-        return _read_folder(seen)
-    return _read_file(seen)
+    if look(path).is_folder:
+        return _read_folder(path)
+    return _read_file(path)
 
 
-def _read_file(seen: Look) -> CheckpointFacts:
-    problems: list[str] = []
-    tensors = read_safetensors(seen.path, "", problems)
-    metadata = checked_header(seen.path, []).metadata
-    fields: tuple[FieldFacts, ...] = ()
+def _read_file(path: Path) -> CheckpointFacts:
+    builder = begin(path)
+    builder.tensors += read_safetensors(path, "", builder.problems)
+    builder.complete = not builder.problems
+    metadata = checked_header(path, []).metadata
     if metadata:
-        digest = of_mapping({name: of_bytes(text.encode()) for name, text in metadata.items()})
-        fields = (
+        digests = {name: of_bytes(text.encode()) for name, text in metadata.items()}
+        builder.fields.append(
             FieldFacts(
                 kind="other",
                 name="__metadata__",
                 rank=None,
                 path="",
-                digest=digest,
+                digest=of_mapping(digests),
                 values=dict(metadata),
-            ),
+            )
         )
-    return CheckpointFacts(
-        layout=NAME,
-        name=seen.path.name,
-        path=seen.path,
-        stated_steps=(),
-        complete=not problems,
-        world_size=None,
-        files=(StoredFile(path="", size_bytes=seen.size_bytes),),
-        tensors=tensors,
-        fields=fields,
-        problems=tuple(problems),
-        notes=(NO_CHECKSUM, NO_STEP),
-    )
+    builder.notes += [NO_CHECKSUM, NO_STEP]
+    return builder.finish(NAME)
 
 
-def _read_folder(seen: Look) -> CheckpointFacts:
-    names = [name for name in seen.names if name.endswith(SUFFIX)]
-    indexes = [name for name in seen.names if name.endswith(INDEX_SUFFIX)]
+def _read_folder(path: Path) -> CheckpointFacts:
+    builder = begin(path)
+    names = [name for name in builder.names if name.endswith(SUFFIX)]
+    indexes = [name for name in builder.names if name.endswith(INDEX_SUFFIX)]
     if not names and not indexes:
-        raise EvidenceError(f"{seen.path}: holds no safetensors file")
-    gathered = Gathered()
-    complete = read_weights(gathered, seen.path, names, indexes)
-    notes = [NO_CHECKSUM, NO_STEP, *gathered.notes]
+        raise EvidenceError(f"{path}: holds no safetensors file")
+    builder.notes += [NO_CHECKSUM, NO_STEP]
+    add_weights(builder, names, indexes)
     if len(names) > 1 and not indexes:
-        notes.append("there is no index: which files belong together is not said")
-    fields = [
-        json_field(seen.path, name, "config", gathered.problems)
-        for name in CONFIGS
-        if name in seen.names
-    ]
-    return CheckpointFacts(
-        layout=NAME,
-        name=seen.path.name,
-        path=seen.path,
-        stated_steps=(),
-        complete=complete,
-        world_size=None,
-        files=stored_files(seen.path),
-        tensors=tuple(gathered.tensors),
-        fields=tuple(field for field in fields if field is not None),
-        problems=tuple(gathered.problems),
-        notes=tuple(notes),
-    )
+        builder.notes.append("there is no index: which files belong together is not said")
+    for name in CONFIGS:
+        if name in builder.names:
+            add_json_field(builder, name, "config")
+    return builder.finish(NAME)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spiketriage.errors import EvidenceError
 from spiketriage.nouns.checkpoint import CheckpointFacts
-from spiketriage.readers.checkpoints.building.state_tree import Gathered, Source, gather
-from spiketriage.readers.checkpoints.building.torch_layout import SUFFIXES, facts, is_torch_file
+from spiketriage.readers.checkpoints.building.builder import begin
+from spiketriage.readers.checkpoints.building.classification import add_classified
+from spiketriage.readers.checkpoints.building.state_tree import Source
+from spiketriage.readers.checkpoints.building.torch_layout import SUFFIXES, is_torch_file
 from spiketriage.readers.checkpoints.files.torch_zip import read_torch_file
 from spiketriage.readers.look import Look
 
@@ -51,15 +52,13 @@ def read(path: Path, /) -> CheckpointFacts:
     Raises:
         EvidenceError: it cannot be read at all.
     """
-    gathered = Gathered()
     file = read_torch_file(path)
-    gather(gathered, file, Source(path=path, relative=""))
+    builder = begin(path)
+    builder.complete = file.whole
+    add_classified(builder, file, Source(path=path, relative=""))
     if not file.records:
-        gathered.notes.append(
+        builder.notes.append(
             "this format has no checksum: a flipped bit in a tensor cannot be told from "
             "the file alone"
         )
-    try:
-        return facts(gathered, layout=NAME, path=path, complete=file.whole)
-    except OSError as error:
-        raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return builder.finish(NAME)
