@@ -121,7 +121,7 @@ class LogPoints:
         rank: int | None = None,
         reasons: Mapping[str, str] | None = None,
     ) -> None:
-        """Values that belong to a step but are no progress (validation), so that they never begin an attempt."""
+        """Values that belong to a step but are no progress (validation): they begin no attempt."""
         if not 0 <= step < MAX_STEP:
             self.num_absurd += 1
             return
@@ -213,6 +213,11 @@ class LogPoints:
     def spell(self, written: str, seen: str) -> None:
         """The log spells this metric `seen`."""
         self._spelled[written] = seen
+
+    def say(self, note: str) -> None:
+        """A remark on the whole log, said once."""
+        if note not in self.notes:
+            self.notes.append(note)
 
     def trust(self, written: str, why: str, *, trusted: bool = True) -> None:
         """What the series of this name can show, or why they cannot."""
