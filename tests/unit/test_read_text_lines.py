@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 
 from spiketriage.errors import EvidenceError
 from spiketriage.readers.look import look
-from spiketriage.readers.telemetry.consoles import nanogpt_stdout, text_lines
+from spiketriage.readers.telemetry.consoles import nanogpt_stdout
 from spiketriage.readers.telemetry.consoles.rank_tree import Placement, placement
-from spiketriage.readers.telemetry.consoles.text_lines import (
-    BLOCK_BYTES,
-    MAX_LINE_CHARS,
-    TextLines,
-    peel,
-)
+from spiketriage.readers.telemetry.consoles.text_lines import TextLines, peel
+from spiketriage.readers.telemetry.series import lines as line_reader
+from spiketriage.readers.telemetry.series.lines import BLOCK_BYTES, MAX_LINE_CHARS
 from spiketriage.readers.telemetry.series.names import DEFAULT
 
 
@@ -187,8 +184,8 @@ def test_blocks_and_limits_of_any_size_give_the_lines_of_the_whole_text(tmp_path
     with (
         pytest.MonkeyPatch.context() as small
     ):  # the same rules, at sizes where every border is met
-        small.setattr(text_lines, "BLOCK_BYTES", 8)
-        small.setattr(text_lines, "MAX_LINE_CHARS", 16)
+        small.setattr(line_reader, "BLOCK_BYTES", 8)
+        small.setattr(line_reader, "MAX_LINE_CHARS", 16)
         lines = TextLines(path, ("",))
         seen = [line for line in lines if line.raw or line.torn]
     expected = [(number, piece[:16]) for number, piece in whole]

@@ -12,13 +12,8 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from spiketriage.readers.look import HEAD_BYTES, Look
-from spiketriage.readers.telemetry.consoles.text_lines import (
-    MAX_LINE_CHARS,
-    TextLine,
-    clean,
-    encoding_of,
-    peel,
-)
+from spiketriage.readers.telemetry.consoles.text_lines import TextLine, peel
+from spiketriage.readers.telemetry.series.lines import MAX_LINE_CHARS, clean, encoding_of
 
 PROBE_BYTES = 1 << 20
 NUM_PROBES = 4

@@ -12,7 +12,7 @@ from itertools import pairwise
 from spiketriage.readers.look import HEAD_BYTES, Look
 from spiketriage.readers.telemetry.consoles.line_format import Line, LineFormat
 from spiketriage.readers.telemetry.consoles.log_numbers import number
-from spiketriage.readers.telemetry.consoles.text_lines import encoding_of
+from spiketriage.readers.telemetry.series.lines import encoding_of
 
 NAME = "torchtitan-golden"
 TELLS = "Loss of every step in full precision, and the gradient norm where there is a third column."

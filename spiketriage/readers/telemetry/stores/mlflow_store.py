@@ -18,8 +18,9 @@ from spiketriage.errors import EvidenceError
 from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.series import scalars
+from spiketriage.readers.telemetry.series.lines import row_lines
 from spiketriage.readers.telemetry.series.names import Names
-from spiketriage.readers.telemetry.series.opening import bounded_lines, open_log
+from spiketriage.readers.telemetry.series.opening import open_log
 from spiketriage.readers.telemetry.series.points import Origin, Points
 from spiketriage.readers.telemetry.stores import sqlite_copy
 
@@ -168,16 +169,16 @@ def _files(folder: Path) -> Iterator[Path]:
 def _read_metric(file: Path, run: str, key: str, store: _Store) -> None:
     bad = 0
     with open_log(file) as log:
-        for line in bounded_lines(log.stream):
+        for line in row_lines(log.stream):
             store.num_lines += 1
-            parts = line.split()
+            parts = line.text.split()
             if len(parts) >= 2:
                 value = scalars.number_in_text(parts[1])
             else:
                 value = None
             time_ms = _count(parts[0]) if parts else None
             step = 0 if len(parts) == 2 else _count(parts[2]) if len(parts) > 2 else None
-            if value is None or time_ms is None or step is None or not line.endswith("\n"):
+            if value is None or time_ms is None or step is None or line.is_torn:
                 bad += 1
                 continue
             store.add(run, key, value=value, step=step, time_ms=time_ms)
