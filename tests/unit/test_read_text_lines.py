@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spiketriage.errors import EvidenceError
 from spiketriage.readers.look import look
-from spiketriage.readers.telemetry.consoles import nanogpt_stdout
+from spiketriage.readers.telemetry.consoles import log_points, nanogpt_stdout
 from spiketriage.readers.telemetry.consoles.rank_tree import Placement, placement
 from spiketriage.readers.telemetry.consoles.text_lines import TextLines, peel
 from spiketriage.readers.telemetry.series import lines as line_reader
@@ -231,3 +231,13 @@ def test_a_reader_takes_attempt_and_rank_from_the_tree(tmp_path):
         (4, 1, [11]),
     ]
     assert any("local rank" in note for note in facts.notes)
+
+
+def test_a_log_that_goes_back_all_the_time_is_bounded_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_points, "MAX_SERIES", 10)
+    path = tmp_path / "run.log"
+    steps = [9, 3] * 50
+    path.write_text("".join(f"iter {step}: loss 2.5, time 1.00ms\n" for step in steps))
+    facts = nanogpt_stdout.read(path, DEFAULT)
+    assert len(facts.series) <= 10
+    assert any("names more than 10 series" in problem for problem in facts.problems)

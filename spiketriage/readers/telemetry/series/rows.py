@@ -11,8 +11,9 @@ from pathlib import Path
 
 from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.readers.telemetry.series import scalars
+from spiketriage.readers.telemetry.series.attempts import Origin, Traced, between
 from spiketriage.readers.telemetry.series.names import Names
-from spiketriage.readers.telemetry.series.points import Origin, Points, Traced, between
+from spiketriage.readers.telemetry.series.points import Points
 from spiketriage.wire.chain import METRICS
 
 RANK_KEYS = ("rank", "global_rank", "process_index")

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spiketriage.readers.telemetry.series import scalars
+from spiketriage.readers.telemetry.series.attempts import Traced
 from spiketriage.readers.telemetry.series.names import Names
-from spiketriage.readers.telemetry.series.points import Traced
 from spiketriage.readers.telemetry.series.rows import Place, Rows
 
 

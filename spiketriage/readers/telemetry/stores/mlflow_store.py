@@ -18,10 +18,11 @@ from spiketriage.errors import EvidenceError
 from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.series import scalars
+from spiketriage.readers.telemetry.series.attempts import Origin
 from spiketriage.readers.telemetry.series.lines import row_lines
 from spiketriage.readers.telemetry.series.names import Names
 from spiketriage.readers.telemetry.series.opening import open_log
-from spiketriage.readers.telemetry.series.points import Origin, Points
+from spiketriage.readers.telemetry.series.points import Points
 from spiketriage.readers.telemetry.stores import sqlite_copy
 
 NAME = "mlflow"

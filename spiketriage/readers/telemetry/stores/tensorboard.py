@@ -15,9 +15,10 @@ from pathlib import Path
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.readers.look import Look
+from spiketriage.readers.telemetry.series.attempts import Block, Origin, Traced, between
 from spiketriage.readers.telemetry.series.names import Names
 from spiketriage.readers.telemetry.series.opening import open_log
-from spiketriage.readers.telemetry.series.points import Block, Origin, Points, Traced, between
+from spiketriage.readers.telemetry.series.points import Points
 from spiketriage.readers.telemetry.stores import crc32c, event_file, event_groups, event_record
 from spiketriage.readers.telemetry.stores.event_file import Framing, Window
 

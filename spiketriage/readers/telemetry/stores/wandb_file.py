@@ -16,9 +16,10 @@ from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.nouns.series import LogFacts
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.series import scalars
+from spiketriage.readers.telemetry.series.attempts import Origin
 from spiketriage.readers.telemetry.series.names import Names
 from spiketriage.readers.telemetry.series.opening import open_log
-from spiketriage.readers.telemetry.series.points import Origin, Points
+from spiketriage.readers.telemetry.series.points import Points
 from spiketriage.readers.telemetry.stores.leveldb_log import LogReader
 from spiketriage.readers.telemetry.stores.log_calls import CallKeys, trace_calls
 from spiketriage.readers.telemetry.stores.protobuf import (

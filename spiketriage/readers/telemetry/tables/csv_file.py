@@ -14,10 +14,10 @@ from spiketriage.errors import EvidenceError
 from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.series import scalars
+from spiketriage.readers.telemetry.series.attempts import between
 from spiketriage.readers.telemetry.series.lines import Line, row_lines
 from spiketriage.readers.telemetry.series.names import DEFAULT, Names
 from spiketriage.readers.telemetry.series.opening import open_log
-from spiketriage.readers.telemetry.series.points import between
 from spiketriage.readers.telemetry.series.rows import TRUST, Rows
 
 NAME = "csv"

@@ -14,8 +14,9 @@ from pathlib import Path
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.series import LogFacts, Rollback
 from spiketriage.readers.look import Look
+from spiketriage.readers.telemetry.series.attempts import between
 from spiketriage.readers.telemetry.series.names import Names
-from spiketriage.readers.telemetry.series.points import FROM_ZERO, between
+from spiketriage.readers.telemetry.series.points import FROM_ZERO
 from spiketriage.readers.telemetry.series.rows import summed
 from spiketriage.readers.telemetry.tables import csv_file
 
