@@ -1,6 +1,4 @@
-"""What counts as a spike.
-
-One rule set that the guard feeds row by row and the desk runs over arrays.
+"""What counts as a spike: one rule set that the guard feeds row by row and the desk over arrays.
 
 This module needs numpy only, never learns from an outlier, and never alarms on what a log did not
 mean to hold.

@@ -1,6 +1,4 @@
-"""Reads what DeepSpeed's own logger prints.
-
-Learning rate, skipped steps, throughput, and overflows as events.
+"""What DeepSpeed's own logger prints: learning rate, skipped steps, throughput, and overflows.
 
 This module never reports a loss: DeepSpeed's lines have none, and the trainer above it prints its
 own.

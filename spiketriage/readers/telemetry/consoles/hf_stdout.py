@@ -1,6 +1,4 @@
-"""Reads the dict lines that the Hugging Face Trainer prints.
-
-`{'loss': '4.845', 'grad_norm': '1.119', …}`.
+"""The dict lines of the Hugging Face Trainer: `{'loss': '4.845', 'grad_norm': '1.119', …}`.
 
 This module never invents a step: the lines have none, so they are counted, or multiplied by what
 the log itself states.

@@ -1,6 +1,4 @@
-"""How sure a text format can be of a file.
-
-How many of its lines stand in the head and in a few probes further in.
+"""How sure a text format can be of a file, by its lines in the head and in a few probes further in.
 
 This module never reads more than four megabytes of a file and never raises.
 """

@@ -1,6 +1,4 @@
-"""Reads the tracker file of Megatron's rerun machine.
-
-Which results were rejected, and whether they came again.
+"""The tracker file of Megatron's rerun machine: results rejected, and whether they came again.
 
 This module never concludes more than the status says: transient, persistent, or seen once.
 """

@@ -1,9 +1,7 @@
-"""Reads Megatron-LM's and Megatron-DeepSpeed's standard output.
+"""Megatron-LM's and Megatron-DeepSpeed's standard output: `key: value` cells between bars.
 
-`key: value` cells between bars, never by position.
-
-This module never takes a cell that a colliding line cut short, and never takes a metric that is not
-wired for zero.
+This module never takes a cell that a colliding line cut short, nor a metric that is not wired
+for zero, and never reads by position.
 """
 
 from __future__ import annotations

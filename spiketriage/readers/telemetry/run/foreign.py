@@ -1,6 +1,4 @@
-"""Turns logs that other people's code wrote into segments.
-
-Metrics by step, rank and attempt, and nothing else.
+"""Turns logs that other people's code wrote into segments: metrics by step, rank and attempt.
 
 This module never merges two sources of one metric, and never drops a restart's second value for a
 step.

@@ -1,6 +1,4 @@
-"""Reads what Lightning's CSVLogger leaves.
-
-`lightning_logs/version_N/metrics.csv`, every version an attempt.
+"""Reads Lightning's CSVLogger: `lightning_logs/version_N/metrics.csv`, every version an attempt.
 
 This module never fills the empty cells of a train row with what a validation row says.
 """
