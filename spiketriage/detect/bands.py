@@ -1,6 +1,4 @@
-"""The running centre and scale of one signal.
-
-Robust, incremental, and restorable bit for bit from plain JSON.
+"""The running centre and scale of one signal: robust, incremental, restorable from plain JSON.
 
 This module judges nothing and never learns a value that its caller calls an outlier.
 """

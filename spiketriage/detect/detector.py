@@ -1,6 +1,4 @@
-"""What counts as a spike.
-
-One rule set that the guard feeds row by row and the desk runs over arrays.
+"""What counts as a spike: one rule set that the guard feeds row by row and the desk over arrays.
 
 This module needs numpy only, never learns from an outlier, and never alarms on what a log did not
 mean to hold.
@@ -21,6 +19,7 @@ from spiketriage.detect.rules import HABIT_ROWS, Alarm, Judge, Scaling, Signal, 
 __all__ = ["Alarm", "Array", "Detector", "Row", "Trace", "Trigger", "Verdict", "scan"]
 
 Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 SCHEMA = 1  # of Detector.state()
 
@@ -90,8 +89,7 @@ class Row:
 class Trace:
     """Global values of production by step, 1-D and of equal length; NaN where nonfinite or missing.
 
-    `not_logged` names, by field, the positions at which a log never meant to hold a value: those
-    are passed over.
+    `not_logged` says by field where a log never meant to hold a value: those rows are passed over.
     NaN counts as an anomaly in `loss` and `grad_norm` only, since every run has those; `skipped` is
     0 or 1.
     """
@@ -106,7 +104,7 @@ class Trace:
     attention_max: Array | None = None
     loss_scale: Array | None = None
     skipped: Array | None = None
-    not_logged: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    not_logged: Mapping[str, Flags] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,27 +213,29 @@ def scan(trace: Trace) -> tuple[Alarm, ...]:
 
 
 def _rows(trace: Trace) -> Iterator[Row]:
-    columns = {name: _column(trace, name) for name in ("lr", "loss_scale", "skipped", *_SIGNALS)}
+    columns: dict[str, list[float | None]] = {}
+    for name in ("lr", "loss_scale", "skipped", *_SIGNALS):
+        cells = _column(trace, name)
+        if cells is not None:
+            columns[name] = cells
     for at, step in enumerate(np.asarray(trace.steps).tolist()):
-        row = {name: values[at] for name, values in columns.items() if values is not None}
+        row: dict[str, Any] = {name: cells[at] for name, cells in columns.items()}
         yield Row(step=int(step), **row)
 
 
-def _column(trace: Trace, name: str) -> list[Any] | None:
+def _column(trace: Trace, name: str) -> list[float | None] | None:
+    """The cells of a field as rows hold them; a NaN that is no anomaly is None, as not logged."""
     values = getattr(trace, name)
     if values is None:
         return None
-    cells: list[float | None] = np.asarray(values, dtype=np.float64).tolist()
-    absent = trace.not_logged.get(name, frozenset())
-    is_told = name in ("loss", "grad_norm")
-    result: list[Any] = []
-    for at, cell in enumerate(cells):
-        result.append(
-            None
-            if at in absent or (not is_told and cell is not None and math.isnan(cell))
-            else cell
-        )
-    return result
+    values = np.asarray(values, dtype=np.float64)
+    is_absent = trace.not_logged.get(name, np.zeros(len(values), dtype=np.bool_))
+    if name not in ("loss", "grad_norm"):
+        is_absent = is_absent | np.isnan(values)
+    cells: list[float | None] = values.tolist()
+    for at in np.flatnonzero(is_absent).tolist():
+        cells[at] = None
+    return cells
 
 
 def _is_training(row: Row) -> bool:

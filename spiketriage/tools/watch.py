@@ -18,7 +18,7 @@ from typing import Any
 
 from spiketriage.detect.detector import Alarm, Detector, Row
 from spiketriage.errors import EvidenceError
-from spiketriage.evidence.onset import row_at
+from spiketriage.evidence.onset import rows_at
 from spiketriage.evidence.progress import say
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
@@ -109,13 +109,13 @@ def follow(place: Path, tell: Tell, *, looks: Iterator[None] | None = None) -> i
     )
     try:
         for _ in looks or _every_two_seconds():
-            for step in seen.new(telemetry):
-                _feed(watched, detector, row_at(telemetry, step), tell)
+            for row in rows_at(telemetry, seen.new(telemetry)):
+                _feed(watched, detector, row, tell)
             telemetry = _again(source, names) or telemetry
     except KeyboardInterrupt:
         pass  # how a person ends it
-    for step in seen.new(telemetry, is_last=True):
-        _feed(watched, detector, row_at(telemetry, step), tell)
+    for row in rows_at(telemetry, seen.new(telemetry, is_last=True)):
+        _feed(watched, detector, row, tell)
     return watched.end()
 
 

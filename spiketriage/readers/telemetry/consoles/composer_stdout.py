@@ -7,15 +7,11 @@ long an epoch is.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from spiketriage.nouns.series import LogFacts
-from spiketriage.readers.look import Look
-from spiketriage.readers.telemetry.consoles.log_claims import claim
+from spiketriage.readers.telemetry.consoles.line_format import LineFormat
 from spiketriage.readers.telemetry.consoles.log_numbers import short_number
 from spiketriage.readers.telemetry.consoles.log_points import MAX_STEP, LogPoints
 from spiketriage.readers.telemetry.consoles.text_lines import TextLine
-from spiketriage.readers.telemetry.series.names import Names
 
 NAME = "composer-stdout"
 TELLS = "Every metric that the run logs, training and evaluation, at the console's interval."
@@ -26,36 +22,10 @@ _HEADER = re.compile(
 )
 _EVAL = re.compile(r"\[Eval batch=\d+/\d+\] Eval on (?P<set>.{1,80}?) data:?\s*\Z")
 _METRIC = re.compile(r"(?P<kind>Train|Eval) (?P<name>[^:\n]{1,120}): (?P<told>\S{1,40})\s*\Z")
-_OWN = {
-    "loss/train/total": "loss/mean",
-    "l2_norm/grad/global": "grad/norm",
-    "time/token": "tokens/total",
-}
 _BATCHES = "time/batch"
 
 
-def claims(look: Look) -> float:
-    """How sure we are that this is a log of composer."""
-    return claim(look, ("batch=", "token=", "sample="), lambda line: _HEADER.match(line.text))
-
-
-def read(path: Path, names: Names) -> LogFacts:
-    """Every record of the console.
-
-    Raises:
-        EvidenceError: it cannot be read, or has no header.
-    """
-    log = LogPoints(path, names, format=NAME, own=_OWN)
-    record = _Record(log)
-    for line in log.lines(
-        "[batch=", "[epoch=", "[token=", "[sample=", "[iteration=", "[Eval ", "Train ", "Eval "
-    ):
-        record.offer(line)
-    record.close()
-    return log.facts()
-
-
-class _Record:
+class _Records:
     """The record whose header was seen last."""
 
     def __init__(self, log: LogPoints) -> None:
@@ -91,7 +61,7 @@ class _Record:
         elif self.header is not None and self.cells:
             step = self._step(self.header)
             if step is None:
-                self._say(
+                self.log.say(
                     "some headers count no batches of the whole run: their records were left out"
                 )
             else:
@@ -109,18 +79,37 @@ class _Record:
         if (
             0 <= batches < MAX_STEP
         ):  # it was logged when the batch began, so that this one is not counted
-            self._say(
+            self.log.say(
                 f"the step is {_BATCHES} + 1, where the header counts no batches of the whole run"
             )
             return int(batches) + 1
         if header["unit"] != "batch" or header["epoch"] is None or header["total"] is None:
             return None
-        self._say(
+        self.log.say(
             "the batch number begins anew in every epoch: the step is (epoch - 1) * "
             "batches an epoch + batch"
         )
         return (int(header["epoch"]) - 1) * int(header["total"]) + int(header["at"])
 
-    def _say(self, note: str) -> None:
-        if note not in self.log.notes:
-            self.log.notes.append(note)
+
+FORMAT = LineFormat(
+    name=NAME,
+    anchors=(
+        "[batch=",
+        "[epoch=",
+        "[token=",
+        "[sample=",
+        "[iteration=",
+        "[Eval ",
+        "Train ",
+        "Eval ",
+    ),
+    own={
+        "loss/train/total": "loss/mean",
+        "l2_norm/grad/global": "grad/norm",
+        "time/token": "tokens/total",
+    },
+    is_line=lambda line: _HEADER.match(line.text),
+    reader=_Records,
+)
+claims, read = FORMAT.claims, FORMAT.read

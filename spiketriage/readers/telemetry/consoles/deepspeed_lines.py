@@ -1,6 +1,4 @@
-"""The lines that DeepSpeed's engine writes into whatever log it runs under.
-
-Overflows, skipped steps, loss scales.
+"""DeepSpeed engine's lines in whatever log it runs under: overflows, skipped steps, loss scales.
 
 This module never decides the format of a log: DeepSpeed runs under other trainers, whose readers
 ask it too.

@@ -1,6 +1,4 @@
-"""Reads the dict lines that the Hugging Face Trainer prints.
-
-`{'loss': '4.845', 'grad_norm': '1.119', …}`.
+"""The dict lines of the Hugging Face Trainer: `{'loss': '4.845', 'grad_norm': '1.119', …}`.
 
 This module never invents a step: the lines have none, so they are counted, or multiplied by what
 the log itself states.
@@ -11,16 +9,12 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from pathlib import Path
 
-from spiketriage.nouns.series import LogFacts
-from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.consoles import deepspeed_lines
-from spiketriage.readers.telemetry.consoles.log_claims import claim
+from spiketriage.readers.telemetry.consoles.line_format import LineFormat
 from spiketriage.readers.telemetry.consoles.log_numbers import number
 from spiketriage.readers.telemetry.consoles.log_points import LogPoints
 from spiketriage.readers.telemetry.consoles.text_lines import TextLine
-from spiketriage.readers.telemetry.series.names import Names
 
 NAME = "hf-stdout"
 TELLS = (
@@ -47,27 +41,6 @@ _HIDDEN = "logged as exactly 0 with a gradient norm that is not finite: the NaN 
 _FAMILIES = frozenset({"learning_rate", "epoch", "grad_norm"})
 
 
-def claims(look: Look) -> float:
-    """How sure we are that this is a log of the Hugging Face Trainer."""
-    return claim(look, ("{'",), lambda line: any(map(_items, _dicts(line.text))))
-
-
-def read(path: Path, names: Names) -> LogFacts:
-    """Every dict line.
-
-    Raises:
-        EvidenceError: it cannot be read, or has none.
-    """
-    log = LogPoints(path, names, format=NAME)
-    state = _State(log)
-    for line in log.lines(
-        "{'", "logging_steps", "logging_strategy", "logging_first_step", *deepspeed_lines.WANTED
-    ):
-        state.offer(line)
-    state.close()
-    return log.facts()
-
-
 def _dicts(text: str) -> list[str]:
     return _DICT.findall(text)
 
@@ -87,7 +60,7 @@ def _items(text: str) -> dict[str, float]:
     return {}
 
 
-class _State:
+class _Dicts:
     """The numbering of the points, which the log may explain before they come."""
 
     def __init__(self, log: LogPoints) -> None:
@@ -204,3 +177,18 @@ class _State:
             "each loss is the mean since the line before; trainer_state.json has the steps "
             "and all digits"
         )
+
+
+FORMAT = LineFormat(
+    name=NAME,
+    anchors=(
+        "{'",
+        "logging_steps",
+        "logging_strategy",
+        "logging_first_step",
+        *deepspeed_lines.WANTED,
+    ),
+    is_line=lambda line: any(map(_items, _dicts(line.text))),
+    reader=_Dicts,
+)
+claims, read = FORMAT.claims, FORMAT.read

@@ -1,6 +1,4 @@
-"""How sure a text format can be of a file.
-
-How many of its lines stand in the head and in a few probes further in.
+"""How sure a text format can be of a file, by its lines in the head and in a few probes further in.
 
 This module never reads more than four megabytes of a file and never raises.
 """
@@ -12,13 +10,8 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from spiketriage.readers.look import HEAD_BYTES, Look
-from spiketriage.readers.telemetry.consoles.text_lines import (
-    MAX_LINE_CHARS,
-    TextLine,
-    clean,
-    encoding_of,
-    peel,
-)
+from spiketriage.readers.telemetry.consoles.text_lines import TextLine, peel
+from spiketriage.readers.telemetry.series.lines import MAX_LINE_CHARS, clean, encoding_of
 
 PROBE_BYTES = 1 << 20
 NUM_PROBES = 4

@@ -19,7 +19,7 @@ def number(text: str) -> float | None:
 
 
 def short_number(text: str) -> float | None:
-    """A number that may carry a suffix K, M, B, T, P or E (`4.19B`, `infE`), or commas (`7,012`)."""
+    """A number that may have a suffix K, M, B, T, P or E (`4.19B`, `infE`), or commas (`7,012`)."""
     plain = text.strip().replace(",", "")
     told = number(plain)
     if told is None and plain[-1:] in _EXPONENTS:

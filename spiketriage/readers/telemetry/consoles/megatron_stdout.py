@@ -1,9 +1,7 @@
-"""Reads Megatron-LM's and Megatron-DeepSpeed's standard output.
+"""Megatron-LM's and Megatron-DeepSpeed's standard output: `key: value` cells between bars.
 
-`key: value` cells between bars, never by position.
-
-This module never takes a cell that a colliding line cut short, and never takes a metric that is not
-wired for zero.
+This module never takes a cell that a colliding line cut short, nor a metric that is not wired
+for zero, and never reads by position.
 """
 
 from __future__ import annotations
@@ -12,16 +10,12 @@ import math
 import re
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
-from spiketriage.nouns.series import LogFacts
-from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.consoles import deepspeed_lines
-from spiketriage.readers.telemetry.consoles.log_claims import claim
+from spiketriage.readers.telemetry.consoles.line_format import LineFormat
 from spiketriage.readers.telemetry.consoles.log_numbers import number
 from spiketriage.readers.telemetry.consoles.log_points import LogPoints
 from spiketriage.readers.telemetry.consoles.text_lines import LOGGER_RANK, TextLine, peel
-from spiketriage.readers.telemetry.series.names import Names
 
 NAME = "megatron-stdout"
 TELLS = (
@@ -37,11 +31,6 @@ SKIPPED = "number of skipped iterations"
 NANS = "number of nan iterations"
 _LOSS_SPELLINGS = frozenset({"lm loss", "lm-loss", "lm_loss", "loss"})
 _TIME = re.compile(r"elapsed time per iteration \((ms|s)\)")
-_OWN = {
-    "elapsed time per iteration (ms)": "time/step_s",
-    "elapsed time per iteration (s)": "time/step_s",
-    "consumed tokens": "tokens/total",
-}
 _HEAD = re.compile(r"\biteration\s{1,20}(?P<step>\d{1,18})/\s{0,20}(?P<total>\d{1,18})\s?\|")
 _VALIDATION = re.compile(
     r"validation loss at (?:iteration )?(?P<step>\d{1,18})(?P<set> on \w{1,40} set)?\s?\|"
@@ -51,29 +40,9 @@ _COLLISION = re.compile(
 )
 _CUT = "…"
 _LAUNCHER = re.compile(r"\[(?:default|rank)\d+\]:")
-_WANTED = ("iteration", *deepspeed_lines.WANTED)
 
 
-def claims(look: Look) -> float:
-    """How sure we are that this is a log of Megatron."""
-    return claim(look, ("iteration",), lambda line: _HEAD.search(line.text) and ": " in line.text)
-
-
-def read(path: Path, names: Names) -> LogFacts:
-    """Every iteration line, with what it hides.
-
-    Raises:
-        EvidenceError: it cannot be read, or has no iteration line.
-    """
-    log = LogPoints(path, names, format=NAME, own=_OWN)
-    state = _State(log)
-    for line in log.lines(*_WANTED):
-        state.offer(line)
-    state.close()
-    return log.facts()
-
-
-class _State:
+class _Iterations:
     """What has to be known of the whole log before a missing key can be judged."""
 
     def __init__(self, log: LogPoints) -> None:
@@ -204,7 +173,7 @@ def _cells(text: str) -> dict[str, float]:
 
 
 def _until_collision(line: TextLine, start: int) -> str:
-    """The record that begins at `start`, up to the last bar before another rank's output, or the file's end."""
+    """The record that begins at `start`, up to the last bar before another rank's output."""
     collision = _COLLISION.search(line.text, start)
     if collision or line.torn:
         record = line.text[start : collision.start() if collision else None]
@@ -215,7 +184,7 @@ def _until_collision(line: TextLine, start: int) -> str:
 
 
 def _line_of(line: TextLine, head: re.Match[str]) -> TextLine:
-    """The line with the rank whose prefix stands right before the record, where another rank's began the line."""
+    """The line with the rank whose prefix stands right before the record."""
     prefix = list(_LAUNCHER.finditer(line.text, 0, head.start()))
     if prefix:
         return peel(line.text[prefix[-1].start() :], number=line.number)
@@ -227,3 +196,17 @@ def _line_of(line: TextLine, head: re.Match[str]) -> TextLine:
 def _looks_torn(line: TextLine) -> bool:
     text = line.text.lstrip()
     return text.startswith("iteration  ") or ("iteration " in text and "consumed samples" in text)
+
+
+FORMAT = LineFormat(
+    name=NAME,
+    anchors=("iteration", *deepspeed_lines.WANTED),
+    own={
+        "elapsed time per iteration (ms)": "time/step_s",
+        "elapsed time per iteration (s)": "time/step_s",
+        "consumed tokens": "tokens/total",
+    },
+    is_line=lambda line: _HEAD.search(line.text) and ": " in line.text,
+    reader=_Iterations,
+)
+claims, read = FORMAT.claims, FORMAT.read

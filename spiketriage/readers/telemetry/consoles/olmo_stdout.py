@@ -6,15 +6,11 @@ This module never takes a `name=value` line that does not directly follow a head
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from spiketriage.nouns.series import LogFacts
-from spiketriage.readers.look import Look
-from spiketriage.readers.telemetry.consoles.log_claims import claim
+from spiketriage.readers.telemetry.consoles.line_format import LineFormat
 from spiketriage.readers.telemetry.consoles.log_numbers import short_number
 from spiketriage.readers.telemetry.consoles.log_points import LogPoints
 from spiketriage.readers.telemetry.consoles.text_lines import TextLine
-from spiketriage.readers.telemetry.series.names import Names
 
 NAME = "olmo-stdout"
 TELLS = "Loss, total gradient norm, learning rate, skipped steps and throughput by step."
@@ -24,36 +20,9 @@ _HEADER = re.compile(
     r"(?:\A|\s)\[step=(?P<step>\d[\d,]{0,22})/(?P<total>\d[\d,]{0,22}|\?\?\?),epoch=[^\]\n]{1,120}\]\s*\Z"
 )
 _METRIC = re.compile(r"(?:\A|[\]):]) {4,40}(?P<name>\S[^=\t\n]{0,120})=(?P<told>\S{1,40})\s*\Z")
-_OWN = {
-    "train/ce loss": "loss/mean",
-    "optim/total grad norm": "grad/norm",
-    "optim/lr": "lr",
-    "optim/lr (group 0)": "lr",
-    "optim/learning rate (group 0)": "lr",
-    "throughput/total tokens": "tokens/total",
-}
 
 
-def claims(look: Look) -> float:
-    """How sure we are that this is a log of OLMo-core."""
-    return claim(look, ("[step=",), lambda line: _HEADER.search(line.text))
-
-
-def read(path: Path, names: Names) -> LogFacts:
-    """Every record of the console.
-
-    Raises:
-        EvidenceError: it cannot be read, or has no header with a step.
-    """
-    log = LogPoints(path, names, format=NAME, own=_OWN)
-    record = _Record(log)
-    for line in log.lines("="):
-        record.offer(line)
-    record.close()
-    return log.facts()
-
-
-class _Record:
+class _Records:
     """The record whose header was seen last."""
 
     def __init__(self, log: LogPoints) -> None:
@@ -99,3 +68,20 @@ class _Record:
         if self.step is not None and self.cells:
             self.log.row(self.step, self.cells, rank=self.rank)
         self.step, self.cells = None, {}
+
+
+FORMAT = LineFormat(
+    name=NAME,
+    anchors=("=",),
+    own={
+        "train/ce loss": "loss/mean",
+        "optim/total grad norm": "grad/norm",
+        "optim/lr": "lr",
+        "optim/lr (group 0)": "lr",
+        "optim/learning rate (group 0)": "lr",
+        "throughput/total tokens": "tokens/total",
+    },
+    is_line=lambda line: "[step=" in line.text and _HEADER.search(line.text),
+    reader=_Records,
+)
+claims, read = FORMAT.claims, FORMAT.read

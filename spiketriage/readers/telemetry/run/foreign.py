@@ -1,6 +1,4 @@
-"""Turns logs that other people's code wrote into segments.
-
-Metrics by step, rank and attempt, and nothing else.
+"""Turns logs that other people's code wrote into segments: metrics by step, rank and attempt.
 
 This module never merges two sources of one metric, and never drops a restart's second value for a
 step.
@@ -8,14 +6,14 @@ step.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from spiketriage.nouns.series import LogFacts, Series
-from spiketriage.nouns.telemetry import Segment, StepRecord
+from spiketriage.nouns.telemetry import Segment
+from spiketriage.readers.telemetry.run.columns import RecordsOfColumns, columns_of
 
 WATCHED = ("loss/mean", "grad/norm")
 
@@ -128,15 +126,7 @@ def _num_points(parts: Sequence[_Part]) -> int:
 
 
 def _segment(part: _Part, attempt: int) -> Segment:
-    metrics: dict[int, dict[str, float]] = defaultdict(dict)
-    times_s: dict[int, float] = {}
-    for series in part.series:
-        for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
-            metrics[step][series.name] = (
-                value  # a source that repeats a step within an attempt means its last word
-            )
-        if series.times_s is not None:
-            times_s.update(zip(series.steps.tolist(), series.times_s.tolist(), strict=True))
+    columns = columns_of(part.series)
     return Segment(
         path=part.log.path,
         attempt=attempt,
@@ -144,27 +134,8 @@ def _segment(part: _Part, attempt: int) -> Segment:
         started_at="",
         identity=None,
         loads=(),
-        steps=tuple(
-            _record(attempt, part.rank, step, metrics[step], times_s.get(step, math.nan))
-            for step in sorted(metrics)
-        ),
+        steps=RecordsOfColumns(columns, attempt=attempt, rank=part.rank),
         torn_bytes=0,
         problem="",
-    )
-
-
-def _record(
-    attempt: int, rank: int, step: int, metrics: dict[str, float], wall_time_s: float
-) -> StepRecord:
-    return StepRecord(
-        attempt=attempt,
-        rank=rank,
-        step=step,
-        metrics=metrics,
-        digests={},
-        nonfinite=(),
-        ids=None,
-        content={},
-        series={},
-        wall_time_s=wall_time_s,
+        columns=columns,
     )

@@ -1,6 +1,4 @@
-"""Reads a telemetry segment of our own recorder.
-
-Identity, loads and steps, up to the first damaged byte.
+"""Reads a segment of our own recorder: identity, loads and steps, up to the first damaged byte.
 
 This module never raises for a torn tail, since the process that wrote it may have died at any byte.
 """

@@ -1,6 +1,4 @@
-"""Reads a run's telemetry, whoever wrote it.
-
-Our recorder's segments, else the logs of a known format.
+"""Reads a run's telemetry: our recorder's segments, else the logs of a known format.
 
 This module never judges a value; a source that cannot be read becomes a problem in words.
 """

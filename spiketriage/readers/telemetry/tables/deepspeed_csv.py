@@ -1,6 +1,4 @@
-"""Reads the folder of DeepSpeed's CSV monitor.
-
-One file a tag, its x axis in samples, its header repeated on restart.
+"""Reads DeepSpeed's CSV monitor: one file a tag, its x axis in samples, a header at each restart.
 
 This module never divides samples by a batch size to get steps: the batch size is not in these
 files.

@@ -19,8 +19,9 @@ from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.readers.json_file import is_count, parse_object, read_bytes
 from spiketriage.readers.look import Look, refuse_pointer
 from spiketriage.readers.telemetry.series import scalars
+from spiketriage.readers.telemetry.series.attempts import Origin, between
 from spiketriage.readers.telemetry.series.names import Names
-from spiketriage.readers.telemetry.series.points import Origin, Points, between
+from spiketriage.readers.telemetry.series.points import Points
 
 NAME = "hf-trainer-state"
 TELLS = (

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from spiketriage.nouns.series import Floats, Integers
 from spiketriage.readers.telemetry.series import scalars
-from spiketriage.readers.telemetry.series.points import Block
+from spiketriage.readers.telemetry.series.attempts import Block
 from spiketriage.readers.telemetry.series.rows import (
     ATTEMPT_KEYS,
     RANK_KEYS,

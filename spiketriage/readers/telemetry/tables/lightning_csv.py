@@ -1,6 +1,4 @@
-"""Reads what Lightning's CSVLogger leaves.
-
-`lightning_logs/version_N/metrics.csv`, every version an attempt.
+"""Reads Lightning's CSVLogger: `lightning_logs/version_N/metrics.csv`, every version an attempt.
 
 This module never fills the empty cells of a train row with what a validation row says.
 """
@@ -14,8 +12,9 @@ from pathlib import Path
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.series import LogFacts, Rollback
 from spiketriage.readers.look import Look
+from spiketriage.readers.telemetry.series.attempts import between
 from spiketriage.readers.telemetry.series.names import Names
-from spiketriage.readers.telemetry.series.points import FROM_ZERO, between
+from spiketriage.readers.telemetry.series.points import FROM_ZERO
 from spiketriage.readers.telemetry.series.rows import summed
 from spiketriage.readers.telemetry.tables import csv_file
 

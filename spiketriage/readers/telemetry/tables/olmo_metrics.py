@@ -1,6 +1,4 @@
-"""Reads what OLMo-core's metric saver writes.
-
-`metrics_step{N}.json` at chosen steps and `metrics.json` at the end.
+"""Reads OLMo-core's metric saver: `metrics_step{N}.json` at chosen steps, `metrics.json` at the end.
 
 This module never gives `metrics.json` a step, because it does not state one.
 """
