@@ -276,7 +276,7 @@ def defenses(target: o.Target = None, as_json: o.Json = False) -> int:
     from spiketriage.practice.rehearsal.trainer.config import ALWAYS, DEFENSES
 
     place = str(find_run(None)) if target is None else target
-    return show("defenses", it.run(place, switches=DEFENSES, built_in=ALWAYS), as_json)
+    return show("defenses", it.run(place, selectable=DEFENSES, built_in=ALWAYS), as_json)
 
 
 @app.command()
