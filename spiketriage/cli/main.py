@@ -276,7 +276,7 @@ def defenses(target: o.Target = None, as_json: o.Json = False) -> int:
     from spiketriage.practice.rehearsal.trainer.config import ALWAYS, OPTIONAL
 
     place = str(find_run(None)) if target is None else target
-    return show("defenses", it.run(place, switches=OPTIONAL, built_in=ALWAYS), as_json)
+    return show("defenses", it.run(place, selectable=OPTIONAL, built_in=ALWAYS), as_json)
 
 
 @app.command()

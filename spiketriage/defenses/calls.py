@@ -1,15 +1,14 @@
-"""What is lifted from `spiketriage.train`, and what calls in a trainer's source say about its defences.
+"""The names to lift from `spiketriage.train`, and what calls in a trainer's source say of them.
 
-It never takes a default for a setting: a call under a condition, or with a computed amount, leaves
-the question open.
+This module never takes a default for a setting: a call under a condition, or with a computed
+amount, leaves the question open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from spiketriage.defenses.keys import Mark
-from spiketriage.defenses.weigh import Evidence
+from spiketriage.defenses.weigh import Evidence, Mark
 from spiketriage.readers.source_calls import Call
 from spiketriage.train.stabilizers import STABILIZERS
 
@@ -29,9 +28,10 @@ LIFTED: Mapping[str, tuple[str, ...]] = {
     "fp8-scaling": ("linear_scales", "linear"),
 }
 _MODULES = {member.name: f"spiketriage.train.{member.module}" for member in STABILIZERS}
-_OURS = {
-    f"{_MODULES[name]}.{symbol}": name for name, symbols in LIFTED.items() for symbol in symbols
-}
+_OURS: dict[str, str] = {}
+for _name, _symbols in LIFTED.items():
+    for _symbol in _symbols:
+        _OURS[f"{_MODULES[_name]}.{_symbol}"] = _name
 del _OURS[f"{_MODULES['guard']}.Policy"]  # a policy alone guards nothing
 _OTHERS = {
     "torch.nn.utils.clip_grad_norm_": "global-clip",
@@ -39,9 +39,9 @@ _OTHERS = {
     "torch.amp.GradScaler": "loss-scale",
     "torch.cuda.amp.GradScaler": "loss-scale",
 }
-# Where the defence is an amount of the call: the argument by name and by place, and what it is when
-# it is left out. A clipping threshold is often computed, and infinite in code that only measures
-# the norm.
+# Where the stabilizer is an amount of the call: the argument by name and by position, and what it
+# is when it is left out. A clipping threshold is often computed, and infinite in code that only
+# measures the norm.
 _AMOUNTS: Mapping[str, tuple[str, str, object]] = {
     "cross_entropy_sum": ("z_coefficient", "", 0.0),
     "linear_cross_entropy_sum": ("z_coefficient", "", 0.0),
@@ -60,28 +60,35 @@ def import_line(name: str) -> str:
 
 
 def from_calls(calls: Iterable[Call]) -> list[Evidence]:
-    """What the calls of a source tree say, one piece of evidence for each call that is a defence."""
-    found = []
+    """What the calls of a source tree say: one piece of evidence for each call of a stabilizer."""
+    evidence = []
     for call in calls:
-        defense = _OURS.get(call.name) or _OTHERS.get(call.name)
-        if defense is not None:
-            symbol = call.name.rpartition(".")[2]
-            mark, why = _mark(call, symbol)
-            where = f"{call.path.name}:{call.line}"
-            text = f"{symbol} is called {why}"
-            found.append(
-                Evidence(defense=defense, mark=mark, layer="source", text=text, where=where)
+        stabilizer = _OURS.get(call.name) or _OTHERS.get(call.name)
+        if stabilizer is None:
+            continue
+        symbol = call.name.rpartition(".")[2]
+        mark, how = _mark(call, symbol)
+        evidence.append(
+            Evidence(
+                stabilizer=stabilizer,
+                mark=mark,
+                layer="source",
+                text=f"{symbol} is called {how}",
+                where=f"{call.path.name}:{call.line}",
             )
-    return found
+        )
+    return evidence
 
 
 def _mark(call: Call, symbol: str) -> tuple[Mark, str]:
-    word, place, left_out = _AMOUNTS.get(symbol, ("", "", True))
-    amount = call.arguments.get(word, call.arguments.get(place, left_out))
-    if amount is None:
-        return "hint", f"with {word} computed at run time"
-    if not amount:
-        return "hint", f"without {word}"
+    """What a call says, and how it is made."""
+    if symbol in _AMOUNTS:
+        keyword, position, left_out = _AMOUNTS[symbol]
+        amount = call.arguments.get(keyword, call.arguments.get(position, left_out))
+        if amount is None:
+            return "hint", f"with {keyword} computed at run time"
+        if not amount:
+            return "hint", f"without {keyword}"
     if call.is_conditional:
-        return ("hint", "under a condition")
-    return ("on", "under no condition")
+        return "hint", "under a condition"
+    return "on", "under no condition"

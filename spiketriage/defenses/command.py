@@ -1,6 +1,4 @@
-"""`spiketriage defenses`: the bring-up list of a run, a configuration or a harness.
-
-What is on or off, at what cost.
+"""`spiketriage defenses`: which stabilizers a run, a configuration or a harness has.
 
 This module needs no incident, writes nothing, and never imports or runs what it reads.
 """
@@ -12,160 +10,154 @@ from collections.abc import Sequence
 from typing import Any
 
 from spiketriage.defenses.calls import import_line
-from spiketriage.defenses.sources import Told, sources_of
-from spiketriage.defenses.weigh import Defense, judged
+from spiketriage.defenses.sources import Reading, read_target
+from spiketriage.defenses.weigh import StabilizerState, weigh
 from spiketriage.nouns.incident import StepResult
 
-NOTHING_SPEAKS = 5  # the exit code when every verdict is unknown
+NOTHING_SPEAKS = 5  # the exit code when every state is unknown
 MAX_REASONS = 3
 STATES = ("on", "off", "not needed", "unknown")
 
 
-def run(target: str, *, switches: Sequence[str], built_in: Sequence[str]) -> StepResult:
-    """Judge every stabilizer for `target`.
+def run(target: str, *, selectable: Sequence[str], built_in: Sequence[str]) -> StepResult:
+    """Say of every stabilizer whether `target` has it.
 
-    Run folder, checkpoint, configuration file, or `package.module:factory`.
-
-    `switches` are those that `spiketriage rehearse` can turn on by name, `built_in` those that it
-    always has.
+    A target is a run folder, a checkpoint, a configuration file, or `package.module:factory`.
+    `selectable` are the stabilizers that `spiketriage rehearse` can turn on by name, `built_in`
+    those that it always has.
 
     Raises:
-        EvidenceError: the target is missing, or is not what it says. RefusedError: YAML, or no
-        source of the module.
+        EvidenceError: the target is missing, or is not what it says.
+        RefusedError: it is YAML, or the source of the module is not there.
     """
-    told = sources_of(target, switches)
-    verdicts = judged(told.evidence)
-    known = [one for one in verdicts if one.status != "unknown"]
+    reading = read_target(target, selectable)
+    states = weigh(reading.evidence)
+    data = {
+        "target": target,
+        "read": list(reading.read),
+        "not_read": list(reading.notes),
+        "defenses": [_row(state, selectable, built_in) for state in states],
+    }
+    exit_code, verdict = 0, _counts(states)
+    if all(state.status == "unknown" for state in states):
+        exit_code, verdict = NOTHING_SPEAKS, "unknown"
     return StepResult(
         incident="",
-        exit_code=0 if known else NOTHING_SPEAKS,
-        verdict=_count(verdicts) if known else "unknown",
-        lines=tuple(_lines(target, told, verdicts, switches, built_in)),
-        data=_data(target, told, verdicts, switches, built_in),
-        next_commands=tuple(_next(verdicts, switches)),
+        exit_code=exit_code,
+        verdict=verdict,
+        lines=tuple(_lines(target, reading, states, selectable, built_in)),
+        data=data,
+        next_commands=tuple(_next(states, selectable)),
     )
 
 
 def _lines(
     target: str,
-    told: Told,
-    verdicts: Sequence[Defense],
-    switches: Sequence[str],
+    reading: Reading,
+    states: Sequence[StabilizerState],
+    selectable: Sequence[str],
     built_in: Sequence[str],
 ) -> list[str]:
-    lines = [
-        f"{target}: read {', '.join(told.read) or 'nothing'}",
-        *(f"not read: {note}" for note in told.notes),
-        "",
-    ]
-    width = max(len(one.stabilizer.name) for one in verdicts)
-    for number, one in enumerate(verdicts, start=1):
-        first, *more = [*one.because[:MAX_REASONS], *_left(one)] or [
-            "nothing that was read speaks of it"
-        ]
-        lines.append(f"{number:>2}  {_state(one):<10}  {one.stabilizer.name:<{width}}  {first}")
-        lines += [f"{'':{width + 18}}{text}" for text in more]
-        lines += [f"    {label:<8}  {text}" for label, text in _about(one, switches, built_in)]
-    return [*lines, "", *_summary(verdicts)]
+    lines = [f"{target}: read {', '.join(reading.read) or 'nothing'}"]
+    lines += [f"not read: {note}" for note in reading.notes]
+    lines.append("")
+    width = max(len(state.stabilizer.name) for state in states)
+    indent = " " * (width + 18)
+    for number, state in enumerate(states, start=1):
+        first, *more = _reasons(state)
+        word = _word(state)
+        lines.append(f"{number:>2}  {word:<10}  {state.stabilizer.name:<{width}}  {first}")
+        lines += [f"{indent}{text}" for text in more]
+        for label, text in _about(state, selectable, built_in):
+            lines.append(f"    {label:<8}  {text}")
+    return [*lines, "", *_summary(states)]
 
 
-def _left(one: Defense) -> list[str]:
-    left = len(one.because) - MAX_REASONS
-    if left > 0:
-        return [f"… and {left} more"]
-    return []
+def _reasons(state: StabilizerState) -> list[str]:
+    """What the state rests on, a few of many."""
+    if not state.because:
+        return ["nothing that was read speaks of it"]
+    reasons = list(state.because[:MAX_REASONS])
+    num_left = len(state.because) - MAX_REASONS
+    if num_left > 0:
+        reasons.append(f"… and {num_left} more")
+    return reasons
 
 
-def _about(one: Defense, switches: Sequence[str], built_in: Sequence[str]) -> list[tuple[str, str]]:
-    """Label and text of each line below a defence: more of them where there is something to do."""
-    about = [("removes", one.stabilizer.removes), ("costs", one.stabilizer.cost)]
-    if one.status == "on":
+def _about(
+    state: StabilizerState, selectable: Sequence[str], built_in: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Label and text of each line below a stabilizer: more where there is something to do."""
+    stabilizer = state.stabilizer
+    about = [("removes", stabilizer.removes), ("costs", stabilizer.cost)]
+    if state.status == "on":
         return about
-    about.append(("when", one.stabilizer.when))
-    if not one.is_needed:
-        return about
-    name = one.stabilizer.name
-    return [*about, ("import", import_line(name)), ("rehearse", _how(name, switches, built_in))]
+    about.append(("when", stabilizer.when))
+    if state.is_needed:
+        about.append(("import", import_line(stabilizer.name)))
+        about.append(("rehearse", _how(stabilizer.name, selectable, built_in)))
+    return about
 
 
-def _how(name: str, switches: Sequence[str], built_in: Sequence[str]) -> str:
-    if name in switches:
+def _how(name: str, selectable: Sequence[str], built_in: Sequence[str]) -> str:
+    if name in selectable:
         return _command(name)
     if name in built_in:
         return "always on there"
     return "not there"
 
 
-def _summary(verdicts: Sequence[Defense]) -> list[str]:
-    """The names by state, last of all.
-
-    What is still on the screen when the list has scrolled by.
-    """
-    states = {
-        state: [one.stabilizer.name for one in verdicts if _state(one) == state] for state in STATES
-    }
-    return [f"{state + ':':<12} {', '.join(names)}" for state, names in states.items() if names]
+def _summary(states: Sequence[StabilizerState]) -> list[str]:
+    """The names by state, last of all: still on the screen when the list has scrolled by."""
+    lines = []
+    for word in STATES:
+        names = [state.stabilizer.name for state in states if _word(state) == word]
+        if names:
+            lines.append(f"{word + ':':<12} {', '.join(names)}")
+    return lines
 
 
 def _command(name: str) -> str:
-    return shlex.join(
-        [
-            "spiketriage",
-            "rehearse",
-            "--fault",
-            "healthy",
-            "--stabilizer",
-            name,
-            "--out",
-            f"run-with-{name}",
-        ]
-    )
+    rehearse = ["spiketriage", "rehearse", "--fault", "healthy"]
+    return shlex.join([*rehearse, "--stabilizer", name, "--out", f"run-with-{name}"])
 
 
-def _state(one: Defense) -> str:
-    if one.is_needed:
-        return one.status
+def _word(state: StabilizerState) -> str:
+    if state.is_needed:
+        return state.status
     return "not needed"
 
 
-def _count(verdicts: Sequence[Defense]) -> str:
-    states = [_state(one) for one in verdicts]
-    return ", ".join(f"{states.count(state)} {state}" for state in STATES if state in states)
+def _counts(states: Sequence[StabilizerState]) -> str:
+    words = [_word(state) for state in states]
+    return ", ".join(f"{words.count(word)} {word}" for word in STATES if word in words)
 
 
-def _next(verdicts: Sequence[Defense], switches: Sequence[str]) -> list[str]:
-    """The first defence that is off and that `rehearse` can show."""
-    missing = [one.stabilizer.name for one in verdicts if one.status == "off" and one.is_needed]
-    return [_command(name) for name in missing if name in switches][:1]
+def _next(states: Sequence[StabilizerState], selectable: Sequence[str]) -> list[str]:
+    """Try the first stabilizer that is off and that `rehearse` can show."""
+    for state in states:
+        if state.status == "off" and state.is_needed and state.stabilizer.name in selectable:
+            return [_command(state.stabilizer.name)]
+    return []
 
 
-def _data(
-    target: str,
-    told: Told,
-    verdicts: Sequence[Defense],
-    switches: Sequence[str],
-    built_in: Sequence[str],
+def _row(
+    state: StabilizerState, selectable: Sequence[str], built_in: Sequence[str]
 ) -> dict[str, Any]:
+    stabilizer = state.stabilizer
+    rehearse = "no"
+    if stabilizer.name in selectable:
+        rehearse = "option"
+    elif stabilizer.name in built_in:
+        rehearse = "always"
     return {
-        "target": target,
-        "read": list(told.read),
-        "not_read": list(told.notes),
-        "defenses": [
-            {
-                "name": one.stabilizer.name,
-                "status": one.status,
-                "needed": one.is_needed,
-                "because": list(one.because),
-                "removes": one.stabilizer.removes,
-                "cost": one.stabilizer.cost,
-                "when": one.stabilizer.when,
-                "import": import_line(one.stabilizer.name),
-                "rehearse": "option"
-                if one.stabilizer.name in switches
-                else "always"
-                if one.stabilizer.name in built_in
-                else "no",
-            }
-            for one in verdicts
-        ],
+        "name": stabilizer.name,
+        "status": state.status,
+        "needed": state.is_needed,
+        "because": list(state.because),
+        "removes": stabilizer.removes,
+        "cost": stabilizer.cost,
+        "when": stabilizer.when,
+        "import": import_line(stabilizer.name),
+        "rehearse": rehearse,
     }

@@ -1,8 +1,6 @@
-"""What a run itself shows of its defences.
+"""What a run itself shows of its stabilizers: metrics as applied, state they leave, tensor names.
 
-Metrics as applied, state that only a defence leaves, names of tensors.
-
-It never takes silence for an answer: a signal that was not recorded gives no evidence.
+This module never takes silence for an answer: a signal that was not recorded gives no evidence.
 """
 
 from __future__ import annotations
@@ -11,18 +9,19 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from spiketriage.defenses.keys import Mark
-from spiketriage.defenses.weigh import Evidence
+from spiketriage.defenses.weigh import Evidence, Mark
 from spiketriage.nouns.telemetry import StepRecord
 
-_QK = re.compile(
-    r"(?:^|[._])(?:q_norm|k_norm|qk_norm|q_layernorm|k_layernorm|q_ln|k_ln|query_norm|key_norm)(?:[._]|$)",
-    re.I,
+_QK_NORM = re.compile(
+    r"(?:^|[._])"
+    r"(?:q_norm|k_norm|qk_norm|q_layernorm|k_layernorm|q_ln|k_ln|query_norm|key_norm)"
+    r"(?:[._]|$)",
+    re.IGNORECASE,
 )
-_EXPERT = re.compile(r"expert|router|moe", re.I)
+_EXPERT = re.compile(r"expert|router|moe", re.IGNORECASE)
 FIRST_STEPS = 2  # a run whose log begins later may have warmed up before it
-MIN_STEPS = 20
-RISE = 2.0
+MIN_STEPS = 20  # in fewer, a slow warm-up may not have moved the rate yet
+RISE = 2.0  # a rate that at least doubles from its first step on has been warmed up
 
 
 def from_steps(records: Sequence[StepRecord]) -> list[Evidence]:
@@ -30,8 +29,9 @@ def from_steps(records: Sequence[StepRecord]) -> list[Evidence]:
     return [
         *_clip(records),
         *_loss_scale(records),
-        *_rate(records),
-        *_series(records),
+        *_warmup(records),
+        *_fp8(records),
+        *_experts(records),
         *_guard(records),
     ]
 
@@ -39,13 +39,15 @@ def from_steps(records: Sequence[StepRecord]) -> list[Evidence]:
 def from_tensors(names: Iterable[str], where: str) -> list[Evidence]:
     """Evidence in the names of a generation's parameters; a norm without a gain leaves no name."""
     names = sorted(set(names))
-    found = [
-        _seen("qk-norm", "on", f"parameter {name}", where) for name in names if _QK.search(name)
-    ][:1]
+    evidence = []
+    for name in names:
+        if _QK_NORM.search(name):
+            evidence.append(_seen("qk-norm", "on", f"parameter {name}", where))
+            break
     if names and not any(_EXPERT.search(name) for name in names):
         text = f"none of {len(names)} parameters is named after an expert or a router"
-        found.append(_seen("router-balance", "unneeded", text, where))
-    return found
+        evidence.append(_seen("router-balance", "unneeded", text, where))
+    return evidence
 
 
 def from_scaler(state: Mapping[str, object], where: str) -> list[Evidence]:
@@ -58,87 +60,84 @@ def from_scaler(state: Mapping[str, object], where: str) -> list[Evidence]:
 
 
 def _clip(records: Sequence[StepRecord]) -> Iterator[Evidence]:
+    """The newest threshold: an infinite one clips nothing."""
     for record in reversed(records):
-        if "clip/threshold" in record.metrics:
-            value = record.metrics["clip/threshold"]
-            is_on = math.isfinite(value) and value > 0
-            yield _seen(
-                "global-clip", "on" if is_on else "off", f"clip/threshold = {value:g}", _at(record)
-            )
-            return
+        threshold = record.metrics.get("clip/threshold")
+        if threshold is None:
+            continue
+        mark: Mark = "off"
+        if math.isfinite(threshold) and threshold > 0:
+            mark = "on"
+        yield _seen("global-clip", mark, f"clip/threshold = {threshold:g}", _at(record))
+        return
 
 
 def _loss_scale(records: Sequence[StepRecord]) -> Iterator[Evidence]:
-    points = []
+    """A scale that moves is dynamic; a constant one may be that or not."""
+    steps, scales = [], set()
     for record in records:
-        if "loss_scale" in record.metrics:
-            points.append((record.metrics["loss_scale"], record))
-    values = {value for value, _ in points if math.isfinite(value)}
-    if not values:
+        scale = record.metrics.get("loss_scale")
+        if scale is None:
+            continue
+        steps.append(record.step)
+        if math.isfinite(scale):
+            scales.add(scale)
+    if not scales:
         return
-    span = f"telemetry, steps {points[0][1].step} to {points[-1][1].step}"
-    if values == {1.0}:
+    low, high = min(scales), max(scales)
+    span = f"telemetry, steps {steps[0]} to {steps[-1]}"
+    if low < high:
+        yield _seen("loss-scale", "on", f"loss_scale moves between {low:g} and {high:g}", span)
+    elif low == 1.0:
         yield _seen("loss-scale", "off", "loss_scale = 1 throughout", span)
-    elif len(values) == 1:
-        yield _seen(
-            "loss-scale",
-            "hint",
-            f"loss_scale = {values.pop():g} throughout, constant or not moved yet",
-            span,
-        )
     else:
-        yield _seen(
-            "loss-scale",
-            "on",
-            f"loss_scale moves between {min(values):g} and {max(values):g}",
-            span,
-        )
+        text = f"loss_scale = {low:g} throughout, constant or not moved yet"
+        yield _seen("loss-scale", "hint", text, span)
 
 
-def _rate(records: Sequence[StepRecord]) -> Iterator[Evidence]:
+def _warmup(records: Sequence[StepRecord]) -> Iterator[Evidence]:
     """A warm-up is a rate that rises from the first step on.
 
-    A constant one is told only where the log begins there.
+    A constant rate counts only where the log begins at the run's first steps.
     """
     points = []
     for record in records:
-        if math.isfinite(record.metrics.get("lr", math.nan)):
-            points.append((record.step, record.metrics["lr"]))
+        rate = record.metrics.get("lr", math.nan)
+        if math.isfinite(rate):
+            points.append((record.step, rate))
     if len(points) < MIN_STEPS or points[0][0] > FIRST_STEPS:
         return
-    (first, began), (top, peak) = points[0], max(points, key=lambda point: point[1])
-    if peak >= RISE * began and peak > 0:
-        yield _seen(
-            "schedule",
-            "on",
-            f"lr rises from {began:.3g} at step {first} to {peak:.3g} at step {top}",
-            "telemetry",
+    first_step, first_rate = points[0]
+    top_step, top_rate = max(points, key=lambda point: point[1])
+    if top_rate >= RISE * first_rate and top_rate > 0:
+        text = (
+            f"lr rises from {first_rate:.3g} at step {first_step} "
+            f"to {top_rate:.3g} at step {top_step}"
         )
-    elif len({rate for _, rate in points}) == 1:
-        yield _seen(
-            "schedule",
-            "off",
-            f"lr = {began:.3g} at every step from {first} to {points[-1][0]}",
-            "telemetry",
-        )
+        yield _seen("schedule", "on", text, "telemetry")
+    elif all(rate == first_rate for _, rate in points):
+        text = f"lr = {first_rate:.3g} at every step from {first_step} to {points[-1][0]}"
+        yield _seen("schedule", "off", text, "telemetry")
 
 
-def _series(records: Sequence[StepRecord]) -> Iterator[Evidence]:
-    """Vectors that only FP8 or experts have."""
+def _fp8(records: Sequence[StepRecord]) -> Iterator[Evidence]:
     for record in reversed(records):
         if record.series.get("fp8/scale"):
             yield _seen("fp8-scaling", "on", "fp8/scale is recorded", _at(record))
-            break
+            return
+
+
+def _experts(records: Sequence[StepRecord]) -> Iterator[Evidence]:
+    """A bias that has moved balances; loads alone say that there are experts to balance."""
     for record in reversed(records):
         if any(record.series.get("moe/bias", ())):
             yield _seen("router-balance", "on", "moe/bias has moved", _at(record))
-            break
-    else:
-        loads = [record for record in records if record.series.get("moe/load")]
-        if loads:
-            yield _seen(
-                "router-balance", "hint", "there are experts: moe/load is recorded", _at(loads[-1])
-            )
+            return
+    for record in reversed(records):
+        if record.series.get("moe/load"):
+            text = "there are experts: moe/load is recorded"
+            yield _seen("router-balance", "hint", text, _at(record))
+            return
 
 
 def _guard(records: Sequence[StepRecord]) -> Iterator[Evidence]:
@@ -152,5 +151,5 @@ def _at(record: StepRecord) -> str:
     return f"telemetry, step {record.step}"
 
 
-def _seen(defense: str, mark: Mark, text: str, where: str) -> Evidence:
-    return Evidence(defense=defense, mark=mark, layer="seen", text=text, where=where)
+def _seen(stabilizer: str, mark: Mark, text: str, where: str) -> Evidence:
+    return Evidence(stabilizer=stabilizer, mark=mark, layer="seen", text=text, where=where)

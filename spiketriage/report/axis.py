@@ -49,31 +49,33 @@ def step_axis(first: int, last: int, start: float, end: float) -> Axis:
 
 
 def value_axis(values: list[float], start: float, end: float, *, log: bool) -> Axis:
-    """Axis around finite values with a little air.
-
-    A logarithmic one ignores what is not positive.
-    """
-    floor = SMALLEST if log else -LARGEST
-    usable = [min(max(value, floor), LARGEST) for value in values if not log or value > 0]
-    low, high = (min(usable), max(usable)) if usable else (1.0, 10.0)
+    """Axis around finite values with some air; a logarithmic one ignores what is not positive."""
     if log:
+        low, high = _range([value for value in values if value > 0], floor=SMALLEST)
         air = min(max(0.04 * (math.log10(high) - math.log10(low)), 0.05), 2.0)
         return Axis(low=low / 10**air, high=high * 10**air, start=start, end=end, log=True)
-    air = max(0.06 * (high - low), 1e-6 * max(abs(low), abs(high)), 1e-12)
+    low, high = _range(values, floor=-LARGEST)
     if low == high:
         air = abs(high) * 0.1 or 1.0
+    else:
+        air = max(0.06 * (high - low), 1e-6 * max(abs(low), abs(high)), 1e-12)
     return Axis(low=low - air, high=high + air, start=start, end=end)
+
+
+def _range(values: list[float], *, floor: float) -> tuple[float, float]:
+    """The least and the greatest value, inside what the arithmetic of ticks can carry."""
+    if not values:
+        return 1.0, 10.0
+    usable = [min(max(value, floor), LARGEST) for value in values]
+    return min(usable), max(usable)
 
 
 def _linear_ticks(low: float, high: float, wanted: int) -> tuple[float, ...]:
     raw = (high - low) / wanted
     power = 10.0 ** math.floor(math.log10(raw))
     gap = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
-    first = math.ceil(low / gap - 1e-9)
-    result: list[float] = []
-    for index in range(first, math.floor(high / gap + 1e-9) + 1):
-        result.append(round(index * gap, 12))
-    return tuple(result)
+    first, last = math.ceil(low / gap - 1e-9), math.floor(high / gap + 1e-9)
+    return tuple(round(index * gap, 12) for index in range(first, last + 1))
 
 
 def _log_ticks(low: float, high: float, wanted: int) -> tuple[float, ...]:
@@ -83,8 +85,11 @@ def _log_ticks(low: float, high: float, wanted: int) -> tuple[float, ...]:
         return tuple(decades[:: math.ceil(len(decades) / wanted)])
     if len(decades) >= 3:
         return tuple(decades)
-    fine = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
-    inside = tuple(value for value in fine if low <= value <= high)
+    inside = []
+    for power in range(first, last + 1):
+        for factor in (1, 2, 5):
+            if low <= factor * 10.0**power <= high:
+                inside.append(factor * 10.0**power)
     if len(inside) >= 2:
-        return inside
+        return tuple(inside)
     return _linear_ticks(low, high, wanted)

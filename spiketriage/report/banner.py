@@ -8,6 +8,7 @@ from __future__ import annotations
 from spiketriage.nouns.incident import Dossier, Verdict
 from spiketriage.report import commands, words
 from spiketriage.report.model import Banner, Tone
+from spiketriage.report.sections import suspect_step
 
 TONES: dict[str, Tone] = {
     "established": "bad",
@@ -66,29 +67,22 @@ def _cause(verdict: Verdict | None) -> str:
 
 def _not_tested(verdict: Verdict | None) -> tuple[str, ...]:
     """What was not tested; a section of its own has the whole list where that is long."""
-    if verdict:
-        names = tuple(words.plain(item) for item in verdict.not_tested)
-    else:
-        names = ()
+    if verdict is None:
+        return ()
+    names = tuple(words.plain(item) for item in verdict.not_tested)
     if len(names) <= MAX_UNTESTED:
         return names
-    return (
-        *names[:SHOWN_UNTESTED],
-        f"and {len(names) - SHOWN_UNTESTED} more, listed under “Not tested and residual risk”",
-    )
+    num_left = len(names) - SHOWN_UNTESTED
+    more = f"and {num_left} more, listed under “Not tested and residual risk”"
+    return (*names[:SHOWN_UNTESTED], more)
 
 
 def _where(dossier: Dossier) -> str:
     if dossier.verdict:
-        at = words.place(dossier.verdict.where)
-    else:
-        at = ""
-    if at:
-        return at
-    if dossier.anchors:
-        suspect = dossier.anchors.suspect
-    else:
-        suspect = None
+        place = words.place(dossier.verdict.where)
+        if place:
+            return place
+    suspect = suspect_step(dossier)
     if suspect is None:
         return "–"
     return f"step {suspect}"
@@ -98,19 +92,15 @@ def _happened(dossier: Dossier) -> str:
     anchors = dossier.anchors
     if anchors is None:
         return "Nothing has been frozen yet, so no step is suspected."
-    told = words.without_step(anchors.reason, anchors.suspect)
-    reason = (
-        words.first_sentence(told, after_colon=anchors.suspect is not None)
-        or "no reason was recorded."
+    reason = words.first_sentence(
+        words.without_step(anchors.reason, anchors.suspect), after_colon=anchors.suspect is not None
     )
+    reason = reason or "no reason was recorded."
     if anchors.suspect is None:
-        return (
-            f"No step is suspect among {words.count(len(dossier.steps), 'recorded point')}. "
-            f"{reason}"
-        )
-    if anchors.onset in (None, anchors.suspect):
-        onset = ""
-    else:
+        num_points = words.count(len(dossier.steps), "recorded point")
+        return f"No step is suspect among {num_points}. {reason}"
+    onset = ""
+    if anchors.onset not in (None, anchors.suspect):
         onset = f", onset at step {anchors.onset}"
     return f"Step {anchors.suspect} is suspect{onset}: {reason}"
 
@@ -125,37 +115,27 @@ def _means(verdict: Verdict | None) -> str:
 
 
 def _besides(dossier: Dossier) -> str:
-    """What differs and is not judged, so that the verdict does not speak of it.
-
-    Damaged generations first.
-    """
-    found = [
-        one
-        for one in dossier.findings
-        if not one.judged and one.outcome in ("differs", "nonfinite")
-    ]
-    found.sort(key=lambda one: one.name == "code-identity")
-    return "; ".join(f"{words.plain(one.name)}: {words.plain(one.summary)}" for one in found)
+    """What differs and is not judged, so that the verdict does not speak of it."""
+    unjudged = []
+    for finding in dossier.findings:
+        if not finding.judged and finding.outcome in ("differs", "nonfinite"):
+            unjudged.append(finding)
+    # A change of code is the least alarming of them, so damaged generations come first.
+    unjudged.sort(key=lambda finding: finding.name == "code-identity")
+    return "; ".join(f"{words.plain(item.name)}: {words.plain(item.summary)}" for item in unjudged)
 
 
 def _basis(dossier: Dossier) -> str:
     verdict, anchors = dossier.verdict, dossier.anchors
-    good = anchors.known_good if anchors else None
+    start = "No known-good generation is selected"
+    if anchors and anchors.known_good:
+        start = f"Known good is {words.plain(anchors.known_good)}"
     if verdict:
         executed = verdict.steps_executed
+        untested = f"{words.count(len(verdict.not_tested), 'item')} left untested"
     else:
-        executed = sum(row.num_steps_executed for row in dossier.trials)
-    if good:
-        start = f"Known good is {words.plain(good)}"
-    else:
-        start = "No known-good generation is selected"
-    untested = len(verdict.not_tested) if verdict else 0
-    if verdict:
-        tail = f"{words.count(untested, 'item')} left untested"
-    else:
-        tail = "every cause still untested"
+        executed = sum(trial.num_steps_executed for trial in dossier.trials)
+        untested = "every cause still untested"
     num_findings = words.count(len(dossier.findings), "finding")
-    return (
-        f"{start}; this rests on {num_findings} and {words.count(executed, 'executed step')}, "
-        f"with {tail}."
-    )
+    num_steps = words.count(executed, "executed step")
+    return f"{start}; this rests on {num_findings} and {num_steps}, with {untested}."

@@ -6,24 +6,33 @@ It never reads a file or a clock, so that the same incident gives the same repor
 from __future__ import annotations
 
 from spiketriage.nouns.incident import Dossier
-from spiketriage.report import banner, commands, curves, proof, story, words
+from spiketriage.report import (
+    argument,
+    banner,
+    commands,
+    curves,
+    findings,
+    kept,
+    story,
+    words,
+)
 from spiketriage.report.model import Report
 
 SECTIONS = (
     story.impact,
     curves.section,
     story.detection,
-    proof.agreement,
-    proof.findings,
-    proof.experiments,
-    proof.causes,
-    proof.argument,
-    proof.untested,
-    proof.known_good,
-    proof.evidence,
+    findings.agreement,
+    findings.findings,
+    findings.experiments,
+    argument.causes,
+    argument.argument,
+    argument.untested,
+    kept.known_good,
+    kept.evidence,
     story.timeline,
     story.lessons,
-    proof.appendix,
+    kept.appendix,
 )
 
 

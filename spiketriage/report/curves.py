@@ -1,8 +1,6 @@
-"""The section with the plots.
+"""The section with the plots: loss and gradient norm, the anchors marked, notable steps listed.
 
-Loss and gradient norm per step, the anchors marked, the telling steps listed.
-
-It decides what is plotted; how a curve looks is `plot`'s business.
+It decides what is plotted and never how a curve looks, which is `plot`'s business.
 """
 
 from __future__ import annotations
@@ -10,96 +8,98 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from spiketriage.nouns.incident import Dossier, StepPoint
-from spiketriage.report import commands, words
-from spiketriage.report.model import Column, Figure, Missing, Row, Section, Table
+from spiketriage.nouns.incident import Anchors, Dossier, StepPoint
+from spiketriage.report import words
+from spiketriage.report.model import Figure, Row, Section, Table, number, text
 from spiketriage.report.plot import Curve, Mark, Point, draw
+from spiketriage.report.sections import known_good_step, suspect_step, unfilled
 
 ZOOM_BEFORE, ZOOM_AFTER = 150, 100
 ZOOM_FROM_STEPS = 600  # a shorter window is legible as it is
-NEAR, MAX_ROWS = 12, 120
+# The table lists the steps this near to an anchor, and at most so many: what fits a screen or two.
+NEAR_STEPS, MAX_ROWS = 12, 120
 FIGURE_NAMES = ("loss", "grad-norm", "loss-zoom", "grad-norm-zoom")
+COLUMNS = (
+    number("Step"),
+    number("Attempt"),
+    number("Loss"),
+    number("Gradient norm"),
+    number("Update norm"),
+    number("lr"),
+    text("Alarm"),
+)
 
 
 def section(dossier: Dossier) -> Section:
     """Loss and gradient norm per step."""
-    title = "Loss and gradient norm"
+    key, title = "curves", "Loss and gradient norm"
     if not dossier.steps:
-        missing = Missing(
-            what="No production steps are kept, so nothing can be plotted.",
-            command=commands.command(dossier, "freeze"),
-        )
-        return Section(key="curves", title=title, missing=missing)
+        what = "No production steps are kept, so nothing can be plotted."
+        return unfilled(dossier, key=key, title=title, what=what, step="freeze")
     points = sorted(dossier.steps, key=lambda point: (point.step, point.attempt))
-    marks = _marks(dossier, points)
-    figures = _figures(points, marks, "")
-    suspect = _suspect(dossier)
-    if suspect is not None and points[-1].step - points[0].step > ZOOM_FROM_STEPS:
-        near = [p for p in points if suspect - ZOOM_BEFORE <= p.step <= suspect + ZOOM_AFTER]
-        figures += _figures(near, marks, "-zoom") if near else ()
-    paragraphs = _outside(dossier, points)
     return Section(
-        key="curves",
+        key=key,
         title=title,
-        paragraphs=paragraphs,
-        figures=figures,
+        paragraphs=_outside(dossier, points),
+        figures=_figures(dossier, points),
         tables=(_table(dossier, points),),
     )
 
 
-def _suspect(dossier: Dossier) -> int | None:
-    if dossier.anchors:
-        return dossier.anchors.suspect
-    return None
+def _figures(dossier: Dossier, points: Sequence[StepPoint]) -> tuple[Figure, ...]:
+    """Both curves, and where they are long, both again around the suspect step."""
+    marks = _marks(dossier, points)
+    figures = _pair(points, marks, suffix="", around="")
+    suspect = suspect_step(dossier)
+    if suspect is None or points[-1].step - points[0].step <= ZOOM_FROM_STEPS:
+        return figures
+    near = [p for p in points if suspect - ZOOM_BEFORE <= p.step <= suspect + ZOOM_AFTER]
+    if not near:
+        return figures
+    return figures + _pair(near, marks, suffix="-zoom", around=", around the suspect step")
 
 
-def _figures(
-    points: Sequence[StepPoint], marks: tuple[Mark, ...], suffix: str
+def _pair(
+    points: Sequence[StepPoint], marks: tuple[Mark, ...], *, suffix: str, around: str
 ) -> tuple[Figure, ...]:
-    newest = {
-        point.step: point.attempt for point in points
-    }  # in step, attempt order: the last attempt wins
-    around = ", around the suspect step" if suffix else ""
-    curves = (
-        ("loss", "Loss", "nats per token", [p.loss for p in points]),
-        ("grad-norm", "Gradient norm", "L2 before clipping", [p.grad_norm for p in points]),
+    losses = [point.loss for point in points]
+    norms = [point.grad_norm for point in points]
+    loss = Curve(
+        name=f"loss{suffix}",
+        title=f"Loss{around}",
+        unit="nats per token",
+        points=_points(points, losses),
+        marks=marks,
+        log=False,
     )
-    result: list[Figure] = []
-    for name, title, unit, values in curves:
-        result.append(
-            draw(
-                Curve(
-                    name=f"{name}{suffix}",
-                    title=f"{title}{around}",
-                    unit=unit,
-                    marks=marks,
-                    log=name == "grad-norm",
-                    points=[
-                        Point(step=p.step, value=value, superseded=p.attempt < newest[p.step])
-                        for p, value in zip(points, values, strict=True)
-                    ],
-                )
-            )
-        )
-    return tuple(result)
+    norm = Curve(
+        name=f"grad-norm{suffix}",
+        title=f"Gradient norm{around}",
+        unit="L2 before clipping",
+        points=_points(points, norms),
+        marks=marks,
+        log=True,
+    )
+    return draw(loss), draw(norm)
+
+
+def _points(points: Sequence[StepPoint], values: Sequence[float]) -> list[Point]:
+    # Points come in the order of step and attempt: of several attempts at a step the last one wins.
+    newest = {point.step: point.attempt for point in points}
+    plotted = []
+    for point, value in zip(points, values, strict=True):
+        is_superseded = point.attempt < newest[point.step]
+        plotted.append(Point(step=point.step, value=value, superseded=is_superseded))
+    return plotted
 
 
 def _marks(dossier: Dossier, points: Sequence[StepPoint]) -> tuple[Mark, ...]:
     marks = []
-    anchors = dossier.anchors
-    if anchors is not None:
-        onset, suspect = anchors.onset, anchors.suspect
-        if suspect is not None:
-            if onset == suspect:
-                label = f"onset and suspect {suspect}"
-            else:
-                label = f"suspect {suspect}"
-            marks.append(Mark(step=suspect, kind="suspect", label=label))
-        if onset is not None and onset != suspect:
-            marks.append(Mark(step=onset, kind="onset", label=f"onset {onset}"))
-        good = words.generation_step(anchors.known_good)
-        if good is not None:
-            marks.append(Mark(step=good, kind="good", label=f"known good {good}"))
+    if dossier.anchors is not None:
+        marks += _anchor_marks(dossier.anchors)
+    good = known_good_step(dossier)
+    if good is not None:
+        marks.append(Mark(step=good, kind="good", label=f"known good {good}"))
     first_steps: dict[int, int] = {}
     for point in points:
         first_steps.setdefault(point.attempt, point.step)
@@ -109,59 +109,67 @@ def _marks(dossier: Dossier, points: Sequence[StepPoint]) -> tuple[Mark, ...]:
     return tuple(marks)
 
 
+def _anchor_marks(anchors: Anchors) -> list[Mark]:
+    onset, suspect = anchors.onset, anchors.suspect
+    if suspect is not None and onset == suspect:
+        return [Mark(step=suspect, kind="suspect", label=f"onset and suspect {suspect}")]
+    marks = []
+    if suspect is not None:
+        marks.append(Mark(step=suspect, kind="suspect", label=f"suspect {suspect}"))
+    if onset is not None:
+        marks.append(Mark(step=onset, kind="onset", label=f"onset {onset}"))
+    return marks
+
+
 def _outside(dossier: Dossier, points: Sequence[StepPoint]) -> tuple[str, ...]:
-    if dossier.anchors:
-        good = words.generation_step(dossier.anchors.known_good)
-    else:
-        good = None
+    """Where known good lies, when that is outside the picture."""
+    good = known_good_step(dossier)
     if good is None or points[0].step <= good <= points[-1].step:
         return ()
-    side = "before" if good < points[0].step else "after"
+    side = "after"
+    if good < points[0].step:
+        side = "before"
     return (f"Known good (step {good}) lies {side} the steps that are kept and is not marked.",)
 
 
 def _table(dossier: Dossier, points: Sequence[StepPoint]) -> Table:
-    """List the steps near an anchor, and every one that raised an alarm or is not finite, up to a limit."""
-    anchors = dossier.anchors
-    if anchors:
-        centres = [s for s in (anchors.onset, anchors.suspect) if s is not None]
-    else:
-        centres = []
-    if not centres:
-        centres = [points[-1].step]
-    telling = [
-        p for p in points if _telling(p) or any(abs(p.step - centre) <= NEAR for centre in centres)
-    ]
-    telling.sort(key=lambda p: min(abs(p.step - centre) for centre in centres))
-    shown = sorted(telling[:MAX_ROWS], key=lambda p: (p.step, p.attempt))
-    columns = (
-        *(Column(title="Step", style="number"), Column(title="Attempt", style="number")),
-        *(Column(title="Loss", style="number"), Column(title="Gradient norm", style="number")),
-        *(
-            Column(title="Update norm", style="number"),
-            Column(title="lr", style="number"),
-            Column(title="Alarm"),
-        ),
-    )
+    """The steps near an anchor and those with an alarm or a nonfinite value, up to a limit."""
+    centres = _centres(dossier) or [points[-1].step]
+
+    def distance(point: StepPoint) -> int:
+        return min(abs(point.step - centre) for centre in centres)
+
+    listed = [p for p in points if _is_notable(p) or distance(p) <= NEAR_STEPS]
+    nearest = sorted(listed, key=distance)[:MAX_ROWS]
+    shown = sorted(nearest, key=lambda point: (point.step, point.attempt))
     caption = (
         f"Steps near the anchors, alarms and nonfinite values: {len(shown)} of {len(points)} "
         "recorded points"
     )
-    return Table(caption=caption, columns=columns, rows=tuple(_row(p) for p in shown), folded=True)
+    rows = tuple(_row(point) for point in shown)
+    return Table(caption=caption, columns=COLUMNS, rows=rows, folded=True)
 
 
-def _telling(point: StepPoint) -> bool:
-    return bool(point.alarm) or not all(
-        map(math.isfinite, (point.loss, point.grad_norm, point.update_norm))
-    )
+def _centres(dossier: Dossier) -> list[int]:
+    if dossier.anchors is None:
+        return []
+    anchors = (dossier.anchors.onset, dossier.anchors.suspect)
+    return [step for step in anchors if step is not None]
+
+
+def _is_notable(point: StepPoint) -> bool:
+    values = (point.loss, point.grad_norm, point.update_norm)
+    return bool(point.alarm) or not all(map(math.isfinite, values))
 
 
 def _row(point: StepPoint) -> Row:
-    values = (point.loss, point.grad_norm, point.update_norm, point.lr)
     cells = (
         str(point.step),
         str(point.attempt),
-        *map(words.number, values),
+        words.number(point.loss),
+        words.number(point.grad_norm),
+        words.number(point.update_norm),
+        words.number(point.lr),
         words.plain(point.alarm),
     )
-    return Row(cells=cells, tone="warn" if _telling(point) else "")
+    return Row(cells=cells, tone="warn" if _is_notable(point) else "")

@@ -1,6 +1,4 @@
-"""Fewer points with the same picture.
-
-The least and the greatest value of every pixel column are kept.
+"""Fewer points with the same picture: the least and the greatest of every pixel column are kept.
 
 It never averages and never strides, so that a spike of one step survives; nonfinite values are its
 caller's.

@@ -24,22 +24,26 @@ def render(dossier: Dossier, report: Report) -> str:
     """Whole report as text."""
     journal = []
     for row in commands.told(dossier.journal):
-        journal.append({name: value for name, value in plain(row).items() if name != "who"})
+        shown = plain(row)
+        del shown["who"]  # a report names no people
+        journal.append(shown)
+    sections = []
+    for section in report.sections:
+        sections.append(
+            {
+                "key": section.key,
+                "title": section.title,
+                "missing": plain(section.missing),
+                "paragraphs": plain(section.paragraphs),
+            }
+        )
     document = {
         "schema": SCHEMA,
         "incident": dossier.incident,
         "status": report.status,
         "chain_head": commands.chain_head(dossier.journal),
         "banner": plain(report.banner),
-        "sections": [
-            {
-                "key": s.key,
-                "title": s.title,
-                "missing": plain(s.missing),
-                "paragraphs": plain(s.paragraphs),
-            }
-            for s in report.sections
-        ],
+        "sections": sections,
         "facts": plain(dossier.facts),
         "anchors": plain(dossier.anchors),
         "artifacts": plain(dossier.artifacts),

@@ -43,19 +43,16 @@ def text(value: str) -> str:
 
 def code(value: str) -> str:
     """Foreign text as a code span that its own backticks cannot end, nor its pipes a table cell."""
-    if (
-        "\\|" in value
-    ):  # a table would read the backslash as escaping ours, and the pipe as the cell's end
+    if not value.strip():
+        return ""
+    # A table would read the backslash as escaping ours, and the pipe as the end of the cell.
+    if "\\|" in value:
         return text(value)
     longest = max((len(ticks) for ticks in re.findall(r"`+", value)), default=0)
     fence = "`" * (longest + 1)
     if value.startswith("`") or value.endswith("`"):
-        pad = " "
-    else:
-        pad = ""
-    if value.strip():
-        return f"{fence}{pad}{value}{pad}{fence}".replace("|", "\\|")
-    return ""
+        value = f" {value} "
+    return f"{fence}{value}{fence}".replace("|", "\\|")
 
 
 def _banner(banner: Banner) -> Iterable[str]:
@@ -84,11 +81,8 @@ def _banner(banner: Banner) -> Iterable[str]:
 def _section(section: Section) -> Iterable[str]:
     yield from ("", f"## {section.title}")
     if section.missing is not None:
-        if section.missing.command:
-            fill = f" Fill it with {code(section.missing.command)}."
-        else:
-            fill = ""
-        yield from ("", f"*Missing:* {text(section.missing.what)}{fill}")
+        command = code(section.missing.command)
+        yield from ("", f"*Missing:* {text(section.missing.what)} Fill it with {command}.")
     for paragraph in section.paragraphs:
         yield from ("", text(paragraph))
     for figure in section.figures:
@@ -107,13 +101,11 @@ def _table(table: Table) -> Iterable[str]:
     else:
         yield from (f"**{text(table.caption)}**", "")
     yield "| " + " | ".join(column.title for column in table.columns) + " |"
-    yield (
-        "|"
-        + "|".join("--:" if column.style == "number" else "---" for column in table.columns)
-        + "|"
-    )
+    rules = ["--:" if column.style == "number" else "---" for column in table.columns]
+    yield "|" + "|".join(rules) + "|"
     for row in table.rows:
-        cells = (_cell(column, cell) for column, cell in zip(table.columns, row.cells, strict=True))
+        pairs = zip(table.columns, row.cells, strict=True)
+        cells = [_cell(column, value) for column, value in pairs]
         yield "| " + " | ".join(cells) + " |"
     if table.folded:
         yield from ("", "</details>")

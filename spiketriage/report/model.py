@@ -21,12 +21,29 @@ class Column:
     style: Style = "text"
 
 
+def text(title: str) -> Column:
+    """A column of text."""
+    return Column(title=title)
+
+
+def code(title: str) -> Column:
+    """A column of names, digests and commands, set as they are typed."""
+    return Column(title=title, style="code")
+
+
+def number(title: str) -> Column:
+    """A column of numbers, aligned to the right."""
+    return Column(title=title, style="number")
+
+
+def badge(title: str) -> Column:
+    """A column of one word each."""
+    return Column(title=title, style="badge")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row of a table.
-
-    A cell a column, and a tone that only repeats what a cell says in words.
-    """
+    """One row of a table: its cells, and a tone that repeats what one of them says in words."""
 
     cells: tuple[str, ...]
     tone: Tone = ""
@@ -56,7 +73,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """What a section lacks and the command that fills it; no command when only people can."""
+    """What a section lacks, and the command that fills it."""
 
     what: str
     command: str

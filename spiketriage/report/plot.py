@@ -18,9 +18,9 @@ from spiketriage.report.decimate import Sample, runs, thin
 from spiketriage.report.model import Figure
 
 WIDTH, LEFT, RIGHT = 960, 76, 20
-LABEL_ROW, RAIL, BODY, FOOT = 17, 22, 230, 62
+LABEL_ROW, RAIL, BODY, FOOT = 17, 22, 230, 62  # heights from top to bottom, in picture units
 RAIL_BIN = 8  # nonfinite marks closer than this many units become one mark that says how many
-CHAR_WIDTH = 6.9
+CHAR_WIDTH = 6.9  # of a label's font, about; labels must not overlap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +77,7 @@ def draw(curve: Curve) -> Figure:
         *_names(labels),
         *_curves(curve, across, up),
         *_peak(curve, across, up),
-        *_rail(
-            [p for p in curve.points if not math.isfinite(p.value)], across, rail_y, "nonfinite"
-        ),
-        *(
-            _rail([p for p in curve.points if p.value <= 0], across, bottom - 6, "not positive")
-            if curve.log
-            else ()
-        ),
+        *_rails(curve, across, rail_y, bottom - 6),
         *_legend(curve, bottom + 50),
     ]
     return Figure(
@@ -159,25 +152,31 @@ def _curves(curve: Curve, across: Axis, up: Axis) -> Iterable[str]:
 def _path(points: Sequence[Point], across: Axis, up: Axis) -> str:
     steps = [point.step for point in points]
     gaps = [after - before for before, after in pairwise(steps)]
-    max_gap = max(1, int(1.5 * median(gaps))) if gaps else 1
+    max_gap = 1
+    if gaps:
+        max_gap = max(1, int(1.5 * median(gaps)))
     samples = []
-    for p in points:
-        samples.append(
-            Sample(
-                step=p.step,
-                x=across.at(p.step),
-                value=p.value if not up.log or p.value > 0 else math.nan,
-            )
-        )
+    for point in points:
+        value = point.value
+        if up.log and not value > 0:
+            value = math.nan
+        samples.append(Sample(step=point.step, x=across.at(point.step), value=value))
     pieces = []
     for stretch in runs(samples, max_gap):
         kept = thin(stretch)
-        if (
-            len(kept) == 1
-        ):  # a lone value between holes: a line of no length with round caps is a dot
+        if len(kept) == 1:  # between holes: a line of no length with round caps is a dot
             kept = [kept[0], kept[0]]
         pieces.append("M" + "L".join(f"{_n(s.x)} {_n(up.at(s.value))}" for s in kept))
     return "".join(pieces)
+
+
+def _rails(curve: Curve, across: Axis, nonfinite_y: float, low_y: float) -> Iterable[str]:
+    """Mark the values that no axis can carry: above what is not finite, below what has no log."""
+    lost = [point for point in curve.points if not math.isfinite(point.value)]
+    yield from _rail(lost, across, nonfinite_y, "nonfinite")
+    if curve.log:
+        low = [point for point in curve.points if point.value <= 0]
+        yield from _rail(low, across, low_y, "not positive")
 
 
 def _rail(points: Sequence[Point], across: Axis, y: float, what: str) -> Iterable[str]:
@@ -202,25 +201,24 @@ def _cross(x: float, y: float) -> str:
 
 def _labels(marks: Sequence[Mark], across: Axis) -> list[_Label]:
     """Give each mark a row, so that no two labels overlap."""
-    taken: list[float] = []
+    taken: list[float] = []  # where the last label of each row ends
     placed = []
     for mark in sorted(marks, key=lambda m: (m.step, m.kind)):
         x, width = across.at(mark.step), CHAR_WIDTH * len(mark.label) + 12
         leftward = x + width > WIDTH - RIGHT
-        start = x - width if leftward else x - 3
-        row = next((index for index, end in enumerate(taken) if end <= start), len(taken))
-        if row == len(taken):
-            taken.append(0.0)
-        taken[row] = x + 3 if leftward else x + width
+        start, end = x - 3, x + width
+        if leftward:
+            start, end = x - width, x + 3
+        row = 0
+        while row < len(taken) and taken[row] > start:
+            row += 1
+        taken[row : row + 1] = [end]
         placed.append(_Label(mark=mark, x=x, row=row, leftward=leftward))
     return placed
 
 
 def _marks(labels: Sequence[_Label], bottom: float) -> Iterable[str]:
-    """Draw the lines of the marks.
-
-    Curves are drawn over them, so that a spike hides behind none.
-    """
+    """Draw the lines of the marks; curves go over them, so that a spike hides behind none."""
     for label in labels:
         x = _n(label.x)
         span = f'x1="{x}" x2="{x}" y1="{LABEL_ROW * label.row + 4}" y2="{_n(bottom)}"'
@@ -235,7 +233,7 @@ def _names(labels: Sequence[_Label]) -> Iterable[str]:
 
 
 def _peak(curve: Curve, across: Axis, up: Axis) -> Iterable[str]:
-    """Draw a ring around production's value at the suspect step, when it has one that can be drawn."""
+    """Draw a ring around production's value at the suspect step, where that can be drawn."""
     suspects = {mark.step for mark in curve.marks if mark.kind == "suspect"}
     for point in curve.points:
         drawable = math.isfinite(point.value) and (not curve.log or point.value > 0)

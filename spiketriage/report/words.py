@@ -1,6 +1,4 @@
-"""Numbers, places and foreign text as a report prints them.
-
-The same value gives the same words everywhere.
+"""Numbers, places and foreign text as a report prints them: the same value in the same words.
 
 It makes hidden characters visible, but never escapes for a medium: Markdown and HTML do that
 themselves.
@@ -21,7 +19,7 @@ HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def plain(text: str, *, limit: int = MAX_TEXT_CHARS) -> str:
-    """`text` on one line, with every invisible character written out and an over-long tail counted."""
+    """`text` on one line, every invisible character written out, an over-long tail counted."""
     flat = re.sub(r"\s*[\r\n]+\s*", " ⏎ ", text.strip()).replace("\t", " ")
     if len(flat) > limit:
         flat = f"{flat[:limit]}… ({len(flat) - limit} more characters)"
@@ -49,24 +47,30 @@ def number(value: float | None) -> str:
 
 def count(num: int, noun: str, plural: str = "") -> str:
     """`1 step`, `1 204 steps`, `no steps`."""
-    name = noun if num == 1 else plural or f"{noun}s"
-    return f"{'no' if num == 0 else f'{num:,}'.replace(',', ' ')} {name}"
+    if num == 1:
+        return f"1 {noun}"
+    many = plural or f"{noun}s"
+    if num == 0:
+        return f"no {many}"
+    grouped = f"{num:,}".replace(",", " ")
+    return f"{grouped} {many}"
 
 
 def size(num_bytes: int) -> str:
     """Bytes in binary units, exact below 1 KiB."""
     if num_bytes < 1024:
         return f"{num_bytes} B"
-    power = min(4, (num_bytes.bit_length() - 1) // 10)
-    return f"{num_bytes / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
+    units = ("KiB", "MiB", "GiB", "TiB")
+    power = min(len(units), (num_bytes.bit_length() - 1) // 10)
+    return f"{num_bytes / 1024**power:.1f} {units[power - 1]}"
 
 
 def seconds(value_s: float) -> str:
     """Seconds with one decimal, minutes and hours when they read better."""
-    if not math.isfinite(value_s) or value_s < 60:
-        if math.isfinite(value_s):
-            return f"{value_s:.1f} s"
+    if not math.isfinite(value_s):
         return f"{number(value_s)} s"
+    if value_s < 60:
+        return f"{value_s:.1f} s"
     minutes, rest_s = divmod(round(value_s), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -76,10 +80,9 @@ def seconds(value_s: float) -> str:
 
 def place(where: Where) -> str:
     """`step 48211 · rank 1 · activations blocks.3.mlp#0`; empty when nothing is known."""
-    if where.step is None:
-        parts = []
-    else:
-        parts = [f"step {where.step}"]
+    parts = []
+    if where.step is not None:
+        parts.append(f"step {where.step}")
     if where.rank is not None:
         parts.append(f"rank {where.rank}")
     link = " ".join(part for part in (where.stage, where.key) if part)
@@ -90,17 +93,15 @@ def place(where: Where) -> str:
 def first_sentence(text: str, *, after_colon: bool = False) -> str:
     """First sentence of `text`, ended by a full stop."""
     head = re.split(r"(?<=[.!?])\s+(?=[A-Z])", plain(text), maxsplit=1)[0]
-    if not head or head[-1] in ".!?…)":
-        ended = head
-    else:
-        ended = f"{head}."
+    if head and head[-1] not in ".!?…)":
+        head = f"{head}."
     if after_colon:
-        return ended
-    return sentence(ended)
+        return head
+    return sentence(head)
 
 
 def sentence(text: str) -> str:
-    """`text` with a capital letter, unless it begins with a name (`blocks.3.mlp`, `shard-bitrot`)."""
+    """`text` with a capital letter, unless it begins with a name such as `blocks.3.mlp`."""
     first = text.partition(" ")[0].rstrip(",;:.")
     if first.isalpha() and first.islower():
         return text[:1].upper() + text[1:]

@@ -54,8 +54,10 @@ def _following(dossier: Dossier, run_folder: Path, incidents: Path | None, incid
     if step.startswith("spiketriage "):
         return step
     words = ["spiketriage", step, str(run_folder)]
-    words += [] if incidents is None else ["--incidents", str(incidents)]
-    words += [] if step in ("freeze", "triage") else ["--incident", incident]
+    if incidents is not None:
+        words += ["--incidents", str(incidents)]
+    if step not in ("freeze", "triage"):
+        words += ["--incident", incident]
     return shlex.join(words)
 
 
@@ -70,7 +72,7 @@ def render(dossier: Dossier, report: Report) -> dict[str, bytes]:
 
 
 def write(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Put `files` below `folder`, each as a whole, and drop plots of an earlier report that no longer apply.
+    """Put `files` below `folder`, each as a whole, and drop plots that no longer apply.
 
     Raises:
         RefusedError: the folder cannot be written.
@@ -99,17 +101,15 @@ def _result(incident: str, folder: Path, report: Report, following: str) -> Step
     banner = report.banner
     paths = {kind: str(folder / f"report.{kind}") for kind in ("html", "md", "json")}
     lacking = [section.key for section in report.sections if section.missing is not None]
-    empty = [key for key in lacking if key != "lessons"]  # those only people can write
-    lines = (
-        f"{banner.verdict}: {banner.headline.removeprefix('Cause: ')}",
-        *(f"{kind:<5}{path}" for kind, path in paths.items()),
-        *((f"sections that are still empty: {', '.join(empty)}",) if empty else ()),
-    )
+    lines = [f"{banner.verdict}: {banner.headline.removeprefix('Cause: ')}"]
+    lines += [f"{kind:<5}{path}" for kind, path in paths.items()]
+    if lacking:
+        lines.append(f"sections that are still empty: {', '.join(lacking)}")
     return StepResult(
         incident=incident,
         exit_code=0,
         verdict=banner.verdict,
-        lines=lines,
+        lines=tuple(lines),
         data={"report": paths, "missing": lacking, "chain_head": report.chain_head},
         next_commands=(following,),
     )

@@ -22,9 +22,9 @@ from trainer_configs import CONFIGS
 
 from spiketriage.defenses import command as defenses
 from spiketriage.defenses.calls import LIFTED, from_calls, import_line
-from spiketriage.defenses.keys import KEYS
+from spiketriage.defenses.keys import KEYS, from_settings
 from spiketriage.defenses.signals import from_scaler, from_steps, from_tensors
-from spiketriage.defenses.weigh import Evidence, from_settings, judged
+from spiketriage.defenses.weigh import Evidence, weigh
 from spiketriage.errors import EvidenceError, RefusedError, SpiketriageError, UsageError
 from spiketriage.nouns.telemetry import StepRecord
 from spiketriage.practice.rehearsal.trainer.config import ALWAYS, OPTIONAL
@@ -35,13 +35,15 @@ from spiketriage.train.stabilizers import STABILIZERS
 NAMES = [member.name for member in STABILIZERS]
 
 
-def states(found: list[Evidence]) -> dict[str, str]:
+def states(evidence: list[Evidence]) -> dict[str, str]:
     """State by name, without the unknown ones."""
-    verdicts = judged(found)
-    assert [one.stabilizer.name for one in verdicts] == NAMES
-    assert [one for one in verdicts if one.status != "unknown" and not one.because] == []
-    told = {one.stabilizer.name: one.status if one.is_needed else "not needed" for one in verdicts}
-    return {name: state for name, state in told.items() if state != "unknown"}
+    weighed = weigh(evidence)
+    assert [state.stabilizer.name for state in weighed] == NAMES
+    known = [state for state in weighed if state.status != "unknown"]
+    assert all(state.because for state in known)
+    return {
+        state.stabilizer.name: state.status if state.is_needed else "not needed" for state in known
+    }
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -49,7 +51,7 @@ def test_a_configuration_is_read_as_its_project_means_it(name: str, tmp_path: Pa
     config, expected = CONFIGS[name]
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    result = defenses.run(str(path), switches=OPTIONAL, built_in=ALWAYS)
+    result = defenses.run(str(path), selectable=OPTIONAL, built_in=ALWAYS)
     rows = {
         row["name"]: row["status"] if row["needed"] else "not needed"
         for row in result.data["defenses"]
@@ -73,7 +75,7 @@ def test_every_defence_has_keys_and_every_lifted_name_exists() -> None:
 def test_the_evidence_names_key_value_and_file(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text("[training]\nmax_norm = 0.5\n")
-    result = defenses.run(str(path), switches=(), built_in=())
+    result = defenses.run(str(path), selectable=(), built_in=())
     assert any(
         "training.max_norm = 0.5 (recipe.toml)" in line and " on " in line for line in result.lines
     )
@@ -84,7 +86,7 @@ def test_what_a_run_shows_beats_what_it_wrote_down_and_the_other_is_told() -> No
     assert states(found) == {"global-clip": "off"}
     found += from_steps([step(1, {"clip/threshold": 1.0})])
     assert states(found) == {"global-clip": "on"}
-    (clip,) = [one for one in judged(found) if one.stabilizer.name == "global-clip"]
+    (clip,) = [one for one in weigh(found) if one.stabilizer.name == "global-clip"]
     assert clip.because == (
         "clip/threshold = 1 (telemetry, step 1)",
         "but max_grad_norm = 0 (config.json)",
@@ -158,7 +160,7 @@ def test_experts_norms_and_scales_leave_traces() -> None:
 
 
 def test_a_run_of_ours_is_judged_by_telemetry_manifest_and_config(tmp_path: Path) -> None:
-    result = defenses.run(str(write_run(tmp_path / "run")), switches=OPTIONAL, built_in=ALWAYS)
+    result = defenses.run(str(write_run(tmp_path / "run")), selectable=OPTIONAL, built_in=ALWAYS)
     rows = {row["name"]: row for row in result.data["defenses"]}
     # run_folder.py: HPARAMS with clip/threshold 1.0, a schedule of 20 steps of warm-up, tensors
     # without experts
@@ -173,13 +175,15 @@ def test_a_damaged_part_costs_only_itself(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     (run / "config.json").write_text("{")
     (run / "checkpoints" / "step-000120" / "MANIFEST.json").write_bytes(b"\xff")
-    result = defenses.run(str(run), switches=(), built_in=())
+    result = defenses.run(str(run), selectable=(), built_in=())
     assert len(result.data["not_read"]) == 2
     assert {row["name"]: row["status"] for row in result.data["defenses"]}["global-clip"] == "on"
 
 
 def test_a_run_of_hugging_face_s_trainer_is_read_without_its_pickle_being_loaded() -> None:
-    result = defenses.run(str(ROOT / "fixtures" / "hf" / "checkpoint-4"), switches=(), built_in=())
+    result = defenses.run(
+        str(ROOT / "fixtures" / "hf" / "checkpoint-4"), selectable=(), built_in=()
+    )
     rows = {row["name"]: row for row in result.data["defenses"]}
     assert rows["global-clip"]["because"] == [
         "max_grad_norm = 1.0 (checkpoint-4/training_args.bin)"
@@ -212,7 +216,7 @@ def test_a_source_is_read_and_never_run(tmp_path: Path, monkeypatch: pytest.Monk
         "from spiketriage.train.stabilizers.softcap import cap_logits\nx = cap_logits(1, 2)\n"
     )
     monkeypatch.chdir(tmp_path)
-    result = defenses.run("job.harness:factory", switches=(), built_in=())
+    result = defenses.run("job.harness:factory", selectable=(), built_in=())
     rows = {row["name"]: row for row in result.data["defenses"]}
     assert {name: row["status"] for name, row in rows.items() if row["status"] != "unknown"} == {
         "global-clip": "on",
@@ -244,7 +248,7 @@ def test_a_source_is_read_and_never_run(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_call_counts_only_where_it_surely_clips(line: str, status: str, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(f"import torch\n{line}\n")
     _, calls = read_calls("job", [tmp_path])
-    (clip,) = [one for one in judged(from_calls(calls)) if one.stabilizer.name == "global-clip"]
+    (clip,) = [one for one in weigh(from_calls(calls)) if one.stabilizer.name == "global-clip"]
     assert clip.status == status
 
 
@@ -266,13 +270,13 @@ HOSTILE = {
 def test_a_file_that_is_not_what_it_says_is_one_sentence(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(HOSTILE[name])
     with pytest.raises(EvidenceError, match=name) as told:
-        defenses.run(str(tmp_path / name), switches=(), built_in=())
+        defenses.run(str(tmp_path / name), selectable=(), built_in=())
     assert "\n" not in told.value.message
 
 
 def test_values_that_python_cannot_write_out_are_told_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "big.toml").write_text(f"max_grad_norm = 0x{'f' * 9000}\n")
-    result = defenses.run(str(tmp_path / "big.toml"), switches=(), built_in=())
+    result = defenses.run(str(tmp_path / "big.toml"), selectable=(), built_in=())
     assert (
         "max_grad_norm = a int too large to show (big.toml)"
         in result.data["defenses"][5]["because"]
@@ -300,11 +304,11 @@ def test_a_target_that_is_not_there(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(kind):
-        defenses.run(target, switches=(), built_in=())
+        defenses.run(target, selectable=(), built_in=())
 
 
 KEY_PARTS = sorted(
-    {part for keys in KEYS.values() for key in keys for part in key.name.lstrip("/").split(".")}
+    {part for keys in KEYS.values() for key in keys for part in key.lstrip("/").split(".")}
 )
 VALUES = st.recursive(
     st.none()
@@ -331,7 +335,7 @@ def test_whatever_a_configuration_holds_each_verdict_rests_on_a_key_in_it(
     config: dict[str, Any],
 ) -> None:
     flat = flattened(config, "c")
-    verdicts = judged(from_settings(flat, "config", switches=OPTIONAL))
+    verdicts = weigh(from_settings(flat, "config", selectable=OPTIONAL))
     assert [one.stabilizer.name for one in verdicts] == NAMES
     for one in verdicts:
         assert one.status in ("on", "off", "unknown")
@@ -354,12 +358,12 @@ def test_any_bytes_are_settings_or_a_sentence(
     path.write_bytes(data)
     with suppress(SpiketriageError):  # anything else is a bug
         assert len(
-            defenses.run(str(path), switches=OPTIONAL, built_in=ALWAYS).data["defenses"]
+            defenses.run(str(path), selectable=OPTIONAL, built_in=ALWAYS).data["defenses"]
         ) == len(NAMES)
 
 
 def test_an_off_that_a_later_one_calls_needless_is_not_needed() -> None:
-    seen = Evidence(defense="loss-scale", mark="off", layer="seen", text="a", where="b")
+    seen = Evidence(stabilizer="loss-scale", mark="off", layer="seen", text="a", where="b")
     assert states([seen]) == {"loss-scale": "off"}
     assert states([seen, replace(seen, mark="unneeded", layer="recorded")]) == {
         "loss-scale": "not needed"

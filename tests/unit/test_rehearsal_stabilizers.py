@@ -126,7 +126,7 @@ def test_all_of_them_together_learn_and_a_resumed_run_repeats_every_digest(
     # microbatches.
     rows = {
         row["name"]: row["status"]
-        for row in command.run(str(run), switches=OPTIONAL, built_in=ALWAYS).data["defenses"]
+        for row in command.run(str(run), selectable=OPTIONAL, built_in=ALWAYS).data["defenses"]
     }
     assert {name for name, status in rows.items() if status != "on"} == {"fp32-accumulation"}
     _needs_its_scales(again, data)

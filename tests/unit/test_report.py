@@ -199,7 +199,7 @@ def test_a_trial_shows_only_the_factors_that_differ_from_production():
     ]
 
 
-def test_a_repair_without_a_gate_is_not_called_proven():
+def test_a_repair_is_not_called_proven():
     assert "correlated only" in files(spike())["report.md"].decode()
 
 
