@@ -18,12 +18,10 @@ import xxhash
 
 from spiketriage.errors import EvidenceError
 
-BUFFER_BYTES = (
-    1 << 20
-)  # larger buffers fall out of cache: 4.9 against 8.1 GB per CPU second (performance.md §1)
-PIECE_BYTES = (
-    64 << 20
-)  # of a tree digest: smaller pieces cost more to hand out than to read (performance.md §1)
+# Larger buffers fall out of cache, smaller pieces of a tree digest cost more to hand out than to
+# read: docs/design-reasons.md#buffers-and-pieces.
+BUFFER_BYTES = 1 << 20
+PIECE_BYTES = 64 << 20
 ALGORITHM = "xxh3-128"
 
 Sink = Callable[[memoryview], object]

@@ -1,6 +1,4 @@
-"""README and pages against the program.
-
-Every command is told of, every command line told of exists, examples work.
+"""README, docs and runbook pages against the program: every command is named, every example works.
 
 It starts no training process.
 """
@@ -9,8 +7,11 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
+import doc_tables
 import pytest
 from command_line import ROOT, commands, takes
 from runbook_pages import examples, leads_to
@@ -20,7 +21,6 @@ from spiketriage.diagnosis.causes import CAUSES
 from spiketriage.diagnosis.checks import CHECKS
 from spiketriage.practice.rehearsal.catalogue import load_fault
 from spiketriage.practice.rehearsal.staging import prepare
-from spiketriage.readers.discover import kinds
 from spiketriage.runbook.status import ORDER
 from spiketriage.train.harness import Harness
 
@@ -28,7 +28,16 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {
     path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "runbooks").glob("*.md"))
 }
-TEXTS = {"README": README, **PAGES}
+DOCS = {
+    f"docs/{path.stem}": path.read_text(encoding="utf-8")
+    for path in sorted((ROOT / "docs").glob("*.md"))
+}
+OTHERS = {
+    name: (ROOT / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")
+}
+TEXTS = {"README": README, **PAGES, **DOCS, **OTHERS}
+README_LINES = 130
 HEADINGS = [
     "When",
     "Before you touch anything",
@@ -39,7 +48,8 @@ HEADINGS = [
 ]
 TYPED = re.compile(r"^\$ (.*)$", re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`(spiketriage(?:\s[^`]+)?)`(?!`)")
-FORMATS = re.compile(r"(?<=<!-- formats: begin -->\n).*?(?=<!-- formats: end -->\n)", re.DOTALL)
+POINTER = re.compile(r"docs/([a-z-]+)\.md(?:#([a-z0-9-]+))?")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 SCREEN_LINES, SCREEN_COLUMNS = 50, 125
 
 
@@ -56,19 +66,17 @@ def _ours(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_every_command_line_told_of_is_taken_by_the_parser(name: str) -> None:
+def test_every_command_line_named_is_taken_by_the_parser(name: str) -> None:
     lines = _ours(TEXTS[name])
-    assert lines
     assert [(line, takes(line)) for line in lines if takes(line)] == []
 
 
-def test_every_command_is_told_of() -> None:
-    told = [shlex.split(line) for text in TEXTS.values() for line in _ours(text)]
-    missing = [
-        " ".join(path)
-        for path, _ in commands()
-        if not any(tuple(words[1 : len(path)]) == path[1:] for words in told)
-    ]
+def test_every_command_is_named() -> None:
+    lines = [shlex.split(line) for text in TEXTS.values() for line in _ours(text)]
+    missing = []
+    for path, _ in commands():
+        if not any(tuple(words[1 : len(path)]) == path[1:] for words in lines):
+            missing.append(" ".join(path))
     assert missing == []
 
 
@@ -110,18 +118,36 @@ def test_the_terminal_output_in_the_readme_is_that_of_the_pages() -> None:
     ] == []
 
 
-def test_the_readme_lists_every_exit_code() -> None:
-    listed = {
-        int(number)
-        for row in re.findall(r"^\| ([\d, ]+) \|", README, re.MULTILINE)
-        for number in row.split(",")
-    }
-    raised = {kind.exit_code for kind in _kinds(errors.SpiketriageError)}
-    assert raised | {0, 1, 130, 143} <= listed
+def test_the_readme_is_short_and_shows_what_the_ci_runs() -> None:
+    assert len(README.splitlines()) <= README_LINES
+    blocks = re.findall(r"^```console\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert "spiketriage demo" in blocks[0]
+    assert "-m pytest" in blocks[1]
 
 
-def test_the_tree_in_the_readme_exists() -> None:
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize(("page", "name"), [row[:2] for row in doc_tables.GENERATED])
+def test_a_generated_block_is_what_the_code_says(
+    page: str, name: str, request: pytest.FixtureRequest
+) -> None:
+    path = ROOT / "docs" / f"{page}.md"
+    make = next(row[2] for row in doc_tables.GENERATED if row[:2] == (page, name))
+    block = doc_tables.block(name)
+    text = path.read_text(encoding="utf-8")
+    assert block.search(text), f"{path}: no block {name}"
+    if request.config.getoption("--update-surface"):
+        text = block.sub(lambda _: make(), text)
+        path.write_text(text, encoding="utf-8")
+    assert block.findall(text) == [make()], "wanted? then: pytest --update-surface"
+
+
+def test_every_exit_code_that_an_error_has_is_listed() -> None:
+    listed = re.findall(r"^\| (\d+) \|", DOCS["docs/exit-codes"], re.MULTILINE)
+    raised = {kind.exit_code for kind in doc_tables.subclasses(errors.SpiketriageError)}
+    assert raised | set(doc_tables.OTHER_CODES) == {int(number) for number in listed}
+
+
+def test_the_tree_in_the_docs_exists() -> None:
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", DOCS["docs/architecture"], re.M | re.S)
     block = next(body for language, body in blocks if not language and "cli/" in body)
     parent = ROOT
     for line in block.splitlines():
@@ -133,39 +159,90 @@ def test_the_tree_in_the_readme_exists() -> None:
         parent = parent if line.startswith("  ") else place
 
 
-def test_every_path_told_of_exists() -> None:
+def test_every_path_named_exists() -> None:
     paths = {
         path
         for text in TEXTS.values()
-        for path in re.findall(r"`((?:spiketriage|runbooks)/[\w./-]+)`", text)
+        for path in re.findall(r"`((?:spiketriage|runbooks|docs|tests)/[\w./-]+)`", text)
     }
     paths = {path for path in paths if not path.endswith("/x.py")}
     assert "spiketriage/train/harness.py" in paths
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
 
 
-def test_the_table_of_formats_is_what_the_readers_say(request: pytest.FixtureRequest) -> None:
-    members = [(kind, one) for kind, formats in kinds().items() for one in formats]
-    rows = [f"| {kind} | {one.NAME} | {one.TELLS} | {one.CANNOT} |\n" for kind, one in members]
-    table = "".join(["| kind | format | tells | cannot tell |\n", "|---|---|---|---|\n", *rows])
-    assert FORMATS.search(README)
-    if request.config.getoption("--update-surface"):
-        (ROOT / "README.md").write_text(FORMATS.sub(lambda _: table, README), encoding="utf-8")
-    written = FORMATS.search((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert written is not None
-    assert written[0] == table, "wanted? then: pytest --update-surface"
+@pytest.mark.parametrize("name", ["README", *OTHERS, *DOCS])
+def test_every_link_leads_somewhere(name: str) -> None:
+    folder = (ROOT / f"{name}.md").parent
+    broken = []
+    for target, anchor in LINK.findall(re.sub(r"`[^`]*`", "", TEXTS[name])):
+        path = folder / target if target else ROOT / f"{name}.md"
+        if not path.exists() or (anchor and anchor not in _anchors(path)):
+            broken.append((target, anchor))
+    assert broken == []
+
+
+def test_every_reason_that_the_code_points_at_is_written() -> None:
+    pointers = set()
+    for path in (ROOT / "spiketriage").rglob("*.py"):
+        pointers |= set(POINTER.findall(path.read_text(encoding="utf-8")))
+    assert len(pointers) > 5
+    missing = []
+    for page, anchor in sorted(pointers):
+        path = ROOT / "docs" / f"{page}.md"
+        if not path.exists() or (anchor and anchor not in _anchors(path)):
+            missing.append((page, anchor))
+    assert missing == []
+
+
+def test_the_code_points_at_no_page_that_is_not_here() -> None:
+    elsewhere = []
+    for path in sorted((ROOT / "spiketriage").rglob("*.py")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if re.search(r"§|DESIGN\b|\b(?:performance|prototype|diagnosis|detection)\.md", line):
+                elsewhere.append(f"{path.relative_to(ROOT)}:{number}")
+    assert elsewhere == []
+
+
+def test_the_pages_build_strictly(tmp_path: Path) -> None:
+    pytest.importorskip("material", reason="pip install '.[docs]'")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")],
+        cwd=ROOT,
+        env={"NO_MKDOCS_2_WARNING": "1", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "site" / "architecture" / "index.html").exists()
+
+
+def test_each_page_of_the_docs_is_in_the_navigation_and_on_the_first_page() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for name in DOCS:
+        file = f"{name.removeprefix('docs/')}.md"
+        assert f": {file}\n" in navigation, file
+        assert file == "index.md" or f"({file})" in DOCS["docs/index"], file
+
+
+def test_the_hooks_call_what_the_ci_calls() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    entries = re.findall(r"entry: (.*)", hooks)
+    assert entries == ["ruff check", "ruff format --check", "mypy", "lint-imports"]
+    assert [entry for entry in entries if f"'{entry}'" not in script] == []
 
 
 def test_the_harness_example_has_every_method_of_the_protocol() -> None:
-    source = _python("class Mine")
-    compile(source, "README.md", "exec")
+    source = _python("docs/own-trainer", "class Mine")
+    compile(source, "docs/own-trainer.md", "exec")
     methods = {name for name in vars(Harness) if not name.startswith("_")}
     assert methods <= set(re.findall(r"^    def (\w+)\(", source, re.MULTILINE))
 
 
-def test_the_outside_fault_of_the_readme_can_be_planted(tmp_path: Path) -> None:
+def test_the_outside_fault_of_the_docs_can_be_planted(tmp_path: Path) -> None:
     path = tmp_path / "my_fault.py"
-    path.write_text(_python("def plant"), encoding="utf-8")
+    path.write_text(_python("docs/practice", "def plant"), encoding="utf-8")
     stage = prepare(106)
     chosen = stage.documents_at(stage.fault_step, stage.rank)
     before = [stage.documents[number].data for number in chosen]
@@ -178,10 +255,21 @@ def test_the_outside_fault_of_the_readme_can_be_planted(tmp_path: Path) -> None:
     assert after != before
 
 
-def _python(part: str) -> str:
-    blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize("name", ["README", "docs/own-trainer"])
+def test_the_adapter_example_compiles(name: str) -> None:
+    compile(_python(name, "HfJob"), f"{name}.md", "exec")
+
+
+def _python(name: str, part: str) -> str:
+    blocks = re.findall(r"^```python\n(.*?)^```$", TEXTS[name], re.MULTILINE | re.DOTALL)
     return next(block for block in blocks if part in block)
 
 
-def _kinds(root: type[errors.SpiketriageError]) -> set[type[errors.SpiketriageError]]:
-    return {root}.union(*(_kinds(kind) for kind in root.__subclasses__()))
+def _anchors(path: Path) -> set[str]:
+    """What a heading of the page can be linked by."""
+    if path.suffix != ".md":
+        return set()
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {
+        re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings
+    }

@@ -109,9 +109,9 @@ class Band:
     @property
     def scale(self) -> float:
         """The 95th percentile of recent deviations, which for a normal distribution is 1.96 scales."""
-        # A median of deviations (MAD) would double the false alarms (detection.md): it knows
-        # nothing of tails. The shorter window is there because the steep start of a run would
-        # otherwise hide a spike for 256 steps.
+        # A median of deviations (MAD) would double the false alarms: it knows nothing of
+        # tails (docs/design-reasons.md#scales-from-a-percentile). The shorter window is there
+        # because the steep start of a run would otherwise hide a spike for 256 steps.
         return max(self._floor, min(window.quantile(0.95) for window in self._deviations) / 1.96)
 
     @property

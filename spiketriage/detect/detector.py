@@ -26,7 +26,7 @@ SCHEMA = 1  # of Detector.state()
 # Floors and widths were tuned on two seeds of tests/bench/bench_detection.py and measured on
 # another.
 # The gradient norm's floor makes its band at least 2.9 times its median: at 3 a healthy history of
-# the prototype was quiet, at 2.5 it was not (prototype.md §3).
+# the prototype was quiet, at 2.5 it was not (docs/design-reasons.md#the-gradient-norms-floor).
 _SIGNALS: Mapping[str, Signal] = {
     # A loss that falls lastingly is learning, or the next epoch; what falls out of the band is an
     # alarm all the same.

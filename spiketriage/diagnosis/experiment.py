@@ -19,8 +19,10 @@ from spiketriage.errors import RefusedError
 from spiketriage.nouns.incident import Finding, Outcome, Where
 from spiketriage.wire.trial import Trial
 
-REFERENCE_BAND = 4.0  # times the largest effect among the controls (prototype.md §7)
-REFERENCE_RATIO = 20.0  # a reference counts only beyond this many bands
+# Times the largest effect among the controls, and how many such bands a reference must exceed:
+# docs/design-reasons.md#tolerances.
+REFERENCE_BAND = 4.0
+REFERENCE_RATIO = 20.0
 # What a reference computes by: a run that deploys this already is its own reference.
 REFERENCES = {"precision": {"fp32"}, "kernel": {"math", "eager"}}
 
@@ -229,7 +231,8 @@ def without_effect(experiment: Experiment, setting: Setting, answers: Mapping[st
 
     Empty when every digest says it did.
 
-    Real teams were misled by interventions that silently did not happen (diagnosis.md §0.9).
+    Real teams were misled by interventions that silently did not happen:
+    docs/design-reasons.md#proof-that-the-factor-changed.
     """
     complaints = [_complaint(experiment.FACTOR, answers, arm) for arm in experiment.arms(setting)]
     # A reference may leave a single batch untouched; it must have touched one of them.

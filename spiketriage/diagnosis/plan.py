@@ -38,8 +38,8 @@ class Proposal:
 def possible(experiments: Sequence[Experiment], setting: Setting, case: Case) -> tuple[str, ...]:
     """Names of experiments that this setting allows and that were not done yet.
 
-    Batch experiments mean something only when the incident spiked and reproduced (DESIGN §6), and
-    the look at a later window only when it did not.
+    Batch experiments mean something only when the incident spiked and reproduced, and the look at
+    a later window only when it did not: docs/design-reasons.md#the-order-of-experiments.
     """
     if setting.unreplayable:
         return ()

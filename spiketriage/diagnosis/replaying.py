@@ -34,7 +34,7 @@ EXACT = (
     "content",
     "batch",
 )  # no arithmetic lies before these: noise cannot explain them
-NOISE_BAND = 10.0  # times the difference of two replays (DESIGN §6)
+NOISE_BAND = 10.0  # times the difference of two replays: docs/design-reasons.md#tolerances
 
 
 def production_loads(view: View, setting: Setting) -> tuple[LoadRecord, ...]:

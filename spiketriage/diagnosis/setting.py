@@ -346,7 +346,7 @@ def _threshold(suspect: StepRecord | None, band: Band) -> float:
 
 
 def _robust(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float]:
-    """Median, and the 95th percentile of deviations over 1.96 (detection.md: a MAD doubles the false alarms)."""
+    """Median and scale, as docs/design-reasons.md#scales-from-a-percentile has them."""
     finite = values[np.isfinite(values)]
     if finite.size == 0:
         return math.nan, math.nan

@@ -199,7 +199,8 @@ def stream_copy(source: Path, target: Path, states: tuple[Any, ...]) -> int:
 def _reserve(handle: int, num_bytes: int) -> None:
     """Ask for the space at once.
 
-    It fails early on a full disk, and is a quarter faster (performance.md §1).
+    It fails early on a full disk, and is a quarter faster:
+    docs/design-reasons.md#buffers-and-pieces.
     """
     if not num_bytes:
         return

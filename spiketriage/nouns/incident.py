@@ -76,7 +76,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchors:
-    """The two anchors of an incident, kept apart (DESIGN §2), and the generations they select.
+    """The two anchors of an incident, kept apart, and the generations they select.
+
+    Why there are two: docs/design-reasons.md#two-anchors.
 
     `onset` is the first step with any anomaly; `suspect` the step that batch experiments use.
     """

@@ -107,7 +107,7 @@ def require_replayable(bench: Bench) -> None:
     """
     if bench.setting.unreplayable:
         raise RefusedError(
-            f"{bench.setting.unreplayable}: see `Your own trainer` in the README for the "
+            f"{bench.setting.unreplayable}: see docs/own-trainer.md for the "
             "ten methods that it takes",
             hint=bench.command("bisect"),
         )

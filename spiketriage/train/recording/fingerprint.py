@@ -3,10 +3,10 @@
 It finds corruption, not tampering, and never equals the XXH3 of the same bytes: compare it with its
 own kind only.
 
-Two multilinear hashes over 32-bit lanes in wrapping 64-bit sums (performance.md section 6: narrower
-lanes or weights without the high half miss paired sign flips). Rows of lanes are hashed, mixed, and
-hashed again by row number. The speed on an accelerator, and that its integer sums wrap as the CPU's
-do, was not tested: no such machine was at hand.
+Two multilinear hashes over 32-bit lanes in wrapping 64-bit sums: narrower lanes, or weights
+without the high half, miss paired sign flips (docs/design-reasons.md#fingerprints). Rows of lanes
+are hashed, mixed, and hashed again by row number. The speed on an accelerator, and that its integer
+sums wrap as the CPU's do, was not tested: no such machine was at hand.
 """
 
 # R rows, L lanes of a row, S seeds (2).

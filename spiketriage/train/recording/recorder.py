@@ -36,7 +36,7 @@ from spiketriage.wire import ring as ring_wire
 from spiketriage.wire import telemetry
 from spiketriage.wire.chain import position
 
-BUDGET_SHARE = 0.01  # of step time (DESIGN section 5)
+BUDGET_SHARE = 0.01  # of step time: docs/design-reasons.md#recorder
 PATIENCE_S = 0.05
 STALL_AFTER_S = (
     60.0  # a step that takes longer is told once, and again whenever the time has doubled

@@ -16,7 +16,7 @@ from pathlib import Path
 from spiketriage.train.recording.background import BackgroundQueue
 from spiketriage.wire import telemetry
 
-SYNC_EVERY_S = 2.0  # every step it would cost 330 us, p99 577 us (performance.md section 4)
+SYNC_EVERY_S = 2.0  # every step it would cost 330 us, p99 577 us: docs/design-reasons.md#recorder
 
 
 class SegmentFile:
