@@ -14,6 +14,7 @@ from typing import Protocol
 
 from spiketriage.diagnosis.compare import relative
 from spiketriage.diagnosis.launch import Answer
+from spiketriage.diagnosis.role import Emissions
 from spiketriage.diagnosis.setting import Band, Setting, distance
 from spiketriage.errors import RefusedError
 from spiketriage.nouns.incident import Finding, Outcome, Where
@@ -39,6 +40,11 @@ class Experiment(Protocol):
     NAME: str
     FACTOR: str
     ABOUT: str
+
+    @property
+    def EMITS(self) -> Emissions:
+        """What its finding, which bears its name, may do to a verdict."""
+        ...
 
     def arms(self, setting: Setting) -> tuple[Arm, ...]:
         """Control and variants; empty when the setting does not allow the experiment."""
