@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from spiketriage.diagnosis.cause import Cause
 from spiketriage.diagnosis.experiment import Experiment
-from spiketriage.diagnosis.judge import Case, deciding, weigh
+from spiketriage.diagnosis.judge import Case, suspects
 from spiketriage.diagnosis.launch import unique
 from spiketriage.diagnosis.setting import Setting
 
@@ -83,12 +83,11 @@ def propose(
             why="a replay tells what repeats from what happened once; every later experiment "
             "rests on it",
         )
-    alive = [cause for cause in causes if weigh(cause, case).status != "contradicted"]
-    views = {cause.name: weigh(cause, case) for cause in alive}
-    suspects = [cause for cause in alive if views[cause.name].supporting] or alive
-    if not any(name in options for cause in suspects for name in deciding(cause, case)):
+    left = suspects(causes, case)
+    deciding = {name for cause in left for name in cause.deciding(spiked=case.spiked)}
+    if deciding.isdisjoint(options):
         return None
-    return _cheapest_split(suspects, experiments, setting, case, options)
+    return _cheapest_split(left, experiments, setting, case, options)
 
 
 def _cheapest_split(
@@ -109,13 +108,15 @@ def _cheapest_split(
             experiments=chosen, num_steps=cost([by_name[n] for n in chosen], setting), why=why
         )
     scores = {
-        name: _pairs_split(name, suspects, case) / max(1, cost([by_name[name]], setting))
+        name: _pairs_split(by_name[name], suspects, case) / max(1, cost([by_name[name]], setting))
         for name in options
     }
     best = max(scores, key=lambda name: (scores[name], -options.index(name)))
     if scores[best] == 0:
         wanted = [
-            name for name in options if any(name in deciding(cause, case) for cause in suspects)
+            name
+            for name in options
+            if any(name in cause.deciding(spiked=case.spiked) for cause in suspects)
         ]
         if not wanted:
             return None
@@ -134,13 +135,14 @@ def _is_reference(name: str) -> bool:
     return name in ("reference-kernel", "reference-precision", "kernel-heals", "precision-heals")
 
 
-def _pairs_split(name: str, suspects: Sequence[Cause], case: Case) -> float:
-    """Pairs of suspects that `name` would tell apart, and a share for every deciding cell that it fills."""
-    options = [set(cause.allows(name, spiked=case.spiked)) for cause in suspects]
+def _pairs_split(experiment: Experiment, suspects: Sequence[Cause], case: Case) -> float:
+    """Pairs of suspects that it would tell apart, and a share for every deciding cell it fills."""
+    name, role = experiment.NAME, experiment.EMITS[experiment.NAME].role
+    options = [set(cause.allows(name, role, spiked=case.spiked)) for cause in suspects]
     pairs = sum(
         1 for i, left in enumerate(options) for right in options[i + 1 :] if not left & right
     )
-    return pairs + 0.5 * sum(1 for cause in suspects if name in deciding(cause, case))
+    return pairs + 0.5 * sum(1 for cause in suspects if name in cause.deciding(spiked=case.spiked))
 
 
 def cost(experiments: Sequence[Experiment], setting: Setting) -> int:

@@ -14,16 +14,16 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
-from spiketriage.diagnosis.cause import ASIDE, HUMAN
 from spiketriage.diagnosis.causes import CAUSES
 from spiketriage.diagnosis.experiments import EXPERIMENTS
-from spiketriage.diagnosis.judge import Case, judge
-from spiketriage.diagnosis.plan import REPLAY
+from spiketriage.diagnosis.judge import Case, explanations, is_against, judge
+from spiketriage.diagnosis.replaying import EMITS as REPLAYING
+from spiketriage.diagnosis.role import AGAINST_THE_RUN
 from spiketriage.diagnosis.setting import STEPS_AFTER
-from spiketriage.nouns.incident import CauseView, Finding, StepPoint, StepResult, Verdict, Where
+from spiketriage.evidence import hash_findings
+from spiketriage.nouns.incident import CauseView, StepPoint, StepResult, Verdict, Where
 from spiketriage.runbook.bench import Bench, next_command, open_bench
 
-FOUND_BY_HASH = ("shard-digests", "index-identity")
 INCONCLUSIVE = ("undetermined", "unresolved")
 NUM_NAMED = 4
 
@@ -38,6 +38,7 @@ def run(
     """
     bench = open_bench(run_folder, incidents, incident)
     case, proposal = bench.case(), bench.proposal()
+    summaries = {finding.name: finding.summary for finding in bench.dossier.findings}
     verdict = judge(CAUSES, case)
     settled = verdict.kind == "established" or proposal is None
     following = _missing_step(verdict, case, bench) or next_command(
@@ -62,7 +63,7 @@ def run(
         incident=bench.incident.id,
         exit_code=session.exit_code,
         verdict=verdict.kind,
-        lines=(*tell(verdict, case.findings), *told, *why),
+        lines=(*tell(verdict, summaries), *told, *why),
         data={
             **verdict_data(verdict),
             "later": later,
@@ -85,20 +86,18 @@ def _steps(steps: Sequence[int]) -> str:
 
 def _missing_step(verdict: Verdict, case: Case, bench: Bench) -> str:
     """`hash` or `check`, when a suspect's deciding cell is one that nobody asked for yet."""
-    known = {
-        REPLAY,
-        "replay-spike",
-        "replay-determinism",
-        *HUMAN,
-        *(experiment.NAME for experiment in EXPERIMENTS),
-    }
-    suspects = [view for view in verdict.causes if view.name in verdict.candidates]
-    unasked = {
-        name for view in suspects for name in view.untested if name not in case.findings
-    } - known
+    by_steps = {*REPLAYING, *(experiment.NAME for experiment in EXPERIMENTS)}
+    by_hand = {name for cause in CAUSES for name in cause.by_hand}
+    unasked: set[str] = set()
+    for view in verdict.causes:
+        if view.name in verdict.candidates:
+            unasked.update(view.untested)
+    unasked -= {*case.findings, *by_steps, *by_hand}
     if not unasked:
         return ""
-    return bench.command("hash" if unasked <= set(FOUND_BY_HASH) else "check")
+    if unasked <= hash_findings.EMITS.keys():
+        return bench.command("hash")
+    return bench.command("check")
 
 
 def later_anomalies(bench: Bench) -> list[int]:
@@ -114,9 +113,7 @@ def later_anomalies(bench: Bench) -> list[int]:
     against = [
         f
         for f in bench.dossier.findings
-        if f.judged
-        and f.outcome in ("differs", "nonfinite")
-        and f.name not in ASIDE  # what a spike leaves behind
+        if f.judged and is_against(f) and f.role != AGAINST_THE_RUN  # what a spike leaves behind
     ]
     return sorted(
         alarms
@@ -135,6 +132,7 @@ def verdict_data(verdict: Verdict) -> dict[str, Any]:
         "class": verdict.cause_class,
         "where": asdict(verdict.where),
         "candidates": list(verdict.candidates),
+        "beside": list(verdict.beside),
         "explanation": verdict.explanation,
         "repair": verdict.repair,
         "not_tested": list(verdict.not_tested),
@@ -143,8 +141,11 @@ def verdict_data(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def tell(verdict: Verdict, findings: Mapping[str, Finding]) -> list[str]:
-    """The verdict for people: what, where, for, against, untested."""
+def tell(verdict: Verdict, summaries: Mapping[str, str]) -> list[str]:
+    """The verdict for people: what, where, beside it, for, against, untested.
+
+    `summaries` are those of all findings by name.
+    """
     head = f"verdict: {verdict.kind}" + (
         f": {verdict.cause} ({verdict.cause_class})" if verdict.cause else ""
     )
@@ -154,9 +155,9 @@ def tell(verdict: Verdict, findings: Mapping[str, Finding]) -> list[str]:
         lines.append(f"where: {place_text}")
     if verdict.repair:
         lines.append(f"repair: {verdict.repair}")
-    for view in verdict.causes:
-        if view.status != "contradicted" and view.supporting:
-            lines += _for_and_open(view, findings)
+    lines += [f"beside it: {name}: {summaries[name]}" for name in verdict.beside]
+    for view in explanations(verdict.causes):
+        lines += _for_and_open(view, summaries)
     ruled_out = [
         view for view in verdict.causes if view.status == "contradicted" and view.supporting
     ]
@@ -187,8 +188,8 @@ def where_text(where: Where) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _for_and_open(view: CauseView, findings: Mapping[str, Finding]) -> list[str]:
-    lines = [f"for {view.name}: {findings[name].summary}" for name in view.supporting]
+def _for_and_open(view: CauseView, summaries: Mapping[str, str]) -> list[str]:
+    lines = [f"for {view.name}: {summaries[name]}" for name in view.supporting]
     if view.untested:
         lines.append(f"untested for {view.name}: {', '.join(view.untested)}")
     return lines
