@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from spiketriage.diagnosis.answer import Answer
+from spiketriage.diagnosis.band import Band, distance
 from spiketriage.diagnosis.compare import relative
-from spiketriage.diagnosis.launch import Answer
-from spiketriage.diagnosis.setting import Band, Setting, distance
+from spiketriage.diagnosis.setting import Setting
 from spiketriage.errors import RefusedError
 from spiketriage.nouns.incident import Finding, Outcome, Where
 from spiketriage.wire.trial import Trial

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.compare import (
     Chain,
     Comparison,
@@ -19,7 +20,6 @@ from spiketriage.diagnosis.compare import (
     relative_noise,
 )
 from spiketriage.diagnosis.experiment import Arm, read_heals
-from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.plan import REPLAY
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.diagnosis.view import View

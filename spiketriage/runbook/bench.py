@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.causes import CAUSES
+from spiketriage.diagnosis.derive import make_setting
 from spiketriage.diagnosis.experiments import EXPERIMENTS
 from spiketriage.diagnosis.judge import Case, make_case
-from spiketriage.diagnosis.launch import Answer, Site
 from spiketriage.diagnosis.plan import REPLAY, Proposal, possible, propose
-from spiketriage.diagnosis.setting import Setting, make_setting, make_site
+from spiketriage.diagnosis.setting import Setting
+from spiketriage.diagnosis.site import Site, make_site
 from spiketriage.diagnosis.view import View
 from spiketriage.errors import RefusedError
 from spiketriage.evidence.frozen import load_view
@@ -87,7 +89,7 @@ def open_bench(run_folder: Path, incidents: Path | None, incident: str | None) -
             f"{found.id}: nothing is frozen", hint=f"spiketriage freeze {run_folder}"
         )
     view = load_view(found, read_settings(run_folder))
-    setting = make_setting(view, dossier.anchors, spiked=spike_of(dossier).suspect is not None)
+    setting = make_setting(view, dossier.anchors, alarmed=spike_of(dossier).suspect is not None)
     site = make_site(view, setting, found.folder / "trials")
     return Bench(
         incident=found,

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.experiment import Experiment, lint, not_testable, without_effect
 from spiketriage.diagnosis.experiments import EXPERIMENTS
-from spiketriage.diagnosis.launch import Answer, execute, unique
+from spiketriage.diagnosis.launch import execute, unique
 from spiketriage.diagnosis.plan import REPLAY, cost, is_meaningful
 from spiketriage.errors import RefusedError, UsageError
 from spiketriage.evidence.progress import say

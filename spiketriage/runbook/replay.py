@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from spiketriage.diagnosis.launch import Answer, execute
+from spiketriage.diagnosis.answer import Answer
+from spiketriage.diagnosis.launch import execute
 from spiketriage.diagnosis.replaying import NUM_REPLAYS, first_look, replay_findings
 from spiketriage.errors import UsageError
 from spiketriage.evidence.progress import say

@@ -10,9 +10,10 @@ import pytest
 import torch
 from synthetic_view import SyntheticRun, learning_rate, only
 
+from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.checks import ids, lr_schedule
 from spiketriage.diagnosis.experiment import Arm, without_effect
-from spiketriage.diagnosis.launch import Answer, row
+from spiketriage.diagnosis.launch import row
 from spiketriage.wire.trial import Factors, Trial
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.experiment import Arm, read_reference, reference_arms
-from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.nouns.incident import Finding
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.experiment import Arm, anomaly, not_testable, scales
-from spiketriage.diagnosis.launch import Answer
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.nouns.incident import Finding, Where
 
