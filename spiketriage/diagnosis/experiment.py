@@ -15,6 +15,7 @@ from typing import Protocol
 from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.band import Band, distance
 from spiketriage.diagnosis.compare import relative
+from spiketriage.diagnosis.role import Emissions
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.errors import RefusedError
 from spiketriage.nouns.incident import Finding, Outcome, Where
@@ -40,6 +41,11 @@ class Experiment(Protocol):
     NAME: str
     FACTOR: str
     ABOUT: str
+
+    @property
+    def EMITS(self) -> Emissions:
+        """What its finding, which bears its name, may do to a verdict."""
+        ...
 
     def arms(self, setting: Setting) -> tuple[Arm, ...]:
         """Control and variants; empty when the setting does not allow the experiment."""

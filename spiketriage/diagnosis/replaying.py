@@ -21,12 +21,18 @@ from spiketriage.diagnosis.compare import (
 )
 from spiketriage.diagnosis.experiment import Arm, read_heals
 from spiketriage.diagnosis.plan import REPLAY
+from spiketriage.diagnosis.role import TESTS_CAUSES, TESTS_MENTIONED, Emission, stamp
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding, Where
 from spiketriage.nouns.telemetry import LoadRecord
 
-SPIKE_AGAIN = "replay-spike"
+SPIKE_AGAIN, DETERMINISM = "replay-spike", "replay-determinism"
+EMITS = {
+    REPLAY: Emission(role=TESTS_CAUSES),
+    SPIKE_AGAIN: Emission(role=TESTS_MENTIONED),
+    DETERMINISM: Emission(role=TESTS_MENTIONED),
+}
 NUM_REPLAYS = 3  # bit-compared replays before anyone says "transient"
 EXACT = (
     "restored",
@@ -103,7 +109,7 @@ def read_replay(view: View, setting: Setting, answers: Sequence[Answer]) -> Find
     return _finding("differs", text, where, keys, seen, None)
 
 
-def replay_findings(view: View, setting: Setting, answers: Sequence[Answer]) -> list[Finding]:
+def replay_findings(view: View, setting: Setting, answers: Sequence[Answer]) -> tuple[Finding, ...]:
     """The replay's finding, whether replays agree with each other, and whether the spike came back in them."""
     findings = [read_replay(view, setting, answers)]
     if len(answers) >= NUM_REPLAYS:
@@ -113,7 +119,7 @@ def replay_findings(view: View, setting: Setting, answers: Sequence[Answer]) -> 
         findings.append(
             read_heals(SPIKE_AGAIN, setting, {answers[0].trial.key: answers[0]}, arm, "replayed")
         )
-    return findings
+    return stamp(findings, EMITS)
 
 
 def _determinism(answers: Sequence[Answer]) -> Finding:
@@ -124,7 +130,7 @@ def _determinism(answers: Sequence[Answer]) -> Finding:
     else:
         words = "differ among themselves"
     return Finding(
-        name="replay-determinism",
+        name=DETERMINISM,
         outcome="agrees" if same else "differs",
         source="experiment",
         summary=f"{len(chains)} replays {words}",

@@ -38,6 +38,7 @@ CREATE TABLE findings (
     where_step BIGINT, where_stage VARCHAR, where_key VARCHAR, where_rank BIGINT, where_path VARCHAR,
     where_field VARCHAR,
     expected VARCHAR NOT NULL, seen VARCHAR NOT NULL, magnitude DOUBLE, judged BOOLEAN NOT NULL,
+    role VARCHAR NOT NULL, dates_onset BOOLEAN NOT NULL,
     trials VARCHAR[] NOT NULL,
     nonfinite MAP(VARCHAR, VARCHAR) NOT NULL, digest VARCHAR NOT NULL
 );

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 Outcome = Literal["agrees", "differs", "nonfinite", "not testable"]
+# What a finding may do to a verdict; `diagnosis.role` says what each of them means.
+Role = Literal["tests causes", "tests the causes that mention it", "against the run"]
 VerdictKind = Literal[
     "established",
     "supported",
@@ -60,6 +62,7 @@ class Finding:
 
     `judged` is False for context that every healthy run shows too (a code change at a restart).
     `magnitude` is the effect in the unit that `summary` names; `trials` are the keys behind it.
+    `role` and `dates_onset` are what its emitter declared of it (`diagnosis.role`).
     """
 
     name: str
@@ -71,6 +74,8 @@ class Finding:
     seen: str = ""
     magnitude: float | None = None
     judged: bool = True
+    role: Role = "tests causes"
+    dates_onset: bool = False
     trials: tuple[str, ...] = ()
 
 

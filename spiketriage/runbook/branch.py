@@ -16,6 +16,7 @@ from spiketriage.diagnosis.experiment import Experiment, lint, not_testable, wit
 from spiketriage.diagnosis.experiments import EXPERIMENTS
 from spiketriage.diagnosis.launch import execute, unique
 from spiketriage.diagnosis.plan import REPLAY, cost, is_meaningful
+from spiketriage.diagnosis.role import stamp
 from spiketriage.errors import RefusedError, UsageError
 from spiketriage.evidence.progress import say
 from spiketriage.nouns.incident import Finding, StepResult
@@ -82,8 +83,11 @@ def _read(experiment: Experiment, bench: Bench, answers: Mapping[str, Answer]) -
     """The experiment's finding, unless its factor is not proven to have changed."""
     reason = without_effect(experiment, bench.setting, answers)
     if reason:
-        return not_testable(experiment.NAME, reason)
-    return experiment.read(bench.setting, answers)
+        finding = not_testable(experiment.NAME, reason)
+    else:
+        finding = experiment.read(bench.setting, answers)
+    (stamped,) = stamp((finding,), experiment.EMITS)
+    return stamped
 
 
 def _chosen(

@@ -26,6 +26,7 @@ from spiketriage.diagnosis.checks import (
     stored_values,
     system_events,
 )
+from spiketriage.diagnosis.role import Emissions
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding
 
@@ -34,6 +35,7 @@ class Check(Protocol):
     """What a member must have; `run` returns findings and raises only for malformed evidence."""
 
     NAME: str
+    EMITS: Emissions
 
     @property
     def run(self) -> Callable[[View], tuple[Finding, ...]]:

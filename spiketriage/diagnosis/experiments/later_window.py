@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.compare import by_step, compare
 from spiketriage.diagnosis.experiment import Arm, not_testable, read_difference
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.nouns.incident import Finding
 
 NAME = "later-window"
 FACTOR = "state"
 ABOUT = "one step from a generation after the incident, against what production did there"
+EMITS = {NAME: Emission(role=TESTS_CAUSES)}
 
 
 def arms(setting: Setting) -> tuple[Arm, ...]:

@@ -9,12 +9,14 @@ from collections.abc import Mapping
 
 from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.experiment import Arm, not_testable, read_heals
+from spiketriage.diagnosis.role import TESTS_MENTIONED, Emission
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.nouns.incident import Finding
 
 NAME = "loader-heals"
 FACTOR = "loader"
 ABOUT = "the suspect window through the verified loader: is the suspect step ordinary then?"
+EMITS = {NAME: Emission(role=TESTS_MENTIONED)}
 
 
 def arms(setting: Setting) -> tuple[Arm, ...]:

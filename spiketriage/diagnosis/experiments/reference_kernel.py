@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.experiment import Arm, read_reference, reference_arms
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.nouns.incident import Finding
 
@@ -18,6 +19,7 @@ ABOUT = (
     "the written-out attention instead of the deployed kernel, on the suspect batch and on "
     "clean ones"
 )
+EMITS = {NAME: Emission(role=TESTS_CAUSES)}
 
 
 def arms(setting: Setting) -> tuple[Arm, ...]:

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.compare import by_step, compare, compare_loads
 from spiketriage.diagnosis.experiment import Arm, read_difference
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.nouns.incident import Finding
 
 NAME = "reference-loader"
 FACTOR = "loader"
 ABOUT = "the verified loader instead of the deployed one, for one step"
+EMITS = {NAME: Emission(role=TESTS_CAUSES)}
 
 
 def arms(setting: Setting) -> tuple[Arm, ...]:

@@ -9,12 +9,14 @@ from collections.abc import Mapping
 
 from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.experiment import Arm, read_reference, reference_arms
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.nouns.incident import Finding
 
 NAME = "reference-precision"
 FACTOR = "precision"
 ABOUT = "fp32 instead of the deployed precision, on the suspect batch and on clean ones"
+EMITS = {NAME: Emission(role=TESTS_CAUSES)}
 
 
 def arms(setting: Setting) -> tuple[Arm, ...]:

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 
 from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.experiment import Arm, anomaly, not_testable, scales
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.nouns.incident import Finding, Where
 
 NAME = "skip-batch"
 FACTOR = "batch"
 ABOUT = "the suspect window without the suspect batch, against the replay with it"
+EMITS = {NAME: Emission(role=TESTS_CAUSES)}
 
 
 def arms(setting: Setting) -> tuple[Arm, ...]:

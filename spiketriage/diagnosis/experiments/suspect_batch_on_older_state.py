@@ -11,12 +11,14 @@ from collections.abc import Mapping
 
 from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.experiment import Arm, not_testable, read_cell
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.nouns.incident import Finding
 
 NAME = "suspect-batch/older-state"
 FACTOR = "state"
 ABOUT = "the suspect batch on an older good state, against the same batch on the suspect state"
+EMITS = {NAME: Emission(role=TESTS_CAUSES)}
 
 
 def arms(setting: Setting) -> tuple[Arm, ...]:
