@@ -21,7 +21,7 @@ from spiketriage.digests import of_mapping
 from spiketriage.errors import RefusedError
 from spiketriage.nouns.checkpoint import GenerationFacts
 from spiketriage.nouns.incident import Anchors
-from spiketriage.nouns.telemetry import StepRecord
+from spiketriage.nouns.telemetry import LoadRecord, StepRecord
 
 NUM_CLEAN = 3  # three batches give a median that one odd batch cannot move
 CLEAN_HISTORY_STEPS = 24  # clean batches are recent, so that the state still knows such losses
@@ -64,6 +64,7 @@ def make_setting(view: View, anchors: Anchors, *, alarmed: bool) -> Setting:
         older_good=anchors.older_good,
         older_good_step=older_step,
         production=production,
+        loads=_loads(view, known_good, good_step),
         later_good=later.name if later is not None else None,
         later_good_step=(later.step or 0) if later is not None else 0,
         clean=_clean_steps(history),
@@ -127,6 +128,20 @@ def _steps(anchors: Anchors, good_step: int, last_step: int) -> tuple[int, int]:
     if anchors.suspect is not None:
         return first_bad, anchors.suspect
     return first_bad, first_bad
+
+
+def _loads(view: View, generation: str, step: int) -> tuple[LoadRecord, ...]:
+    """The loads of the attempts that went on from this generation, if any did."""
+    attempts: set[int] = set()
+    for rank in view.telemetry.ranks:
+        record = view.telemetry.at(rank, step + 1)
+        if record is not None:
+            attempts.add(record.attempt)
+    loads: list[LoadRecord] = []
+    for load in view.telemetry.loads:
+        if (load.generation, load.step) == (generation, step) and load.attempt in attempts:
+            loads.append(load)
+    return tuple(loads)
 
 
 def _unreplayable(view: View, suspect: int) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from spiketriage.diagnosis.band import Band
 from spiketriage.diagnosis.compare import Chain
 from spiketriage.nouns.incident import Anchors
+from spiketriage.nouns.telemetry import LoadRecord
 from spiketriage.wire.trial import Factors, Trial
 
 STEPS_AFTER = 2  # a replay goes on for two steps, in which a spike shows whether it lasts
@@ -32,7 +33,8 @@ class Setting:
         complete one after it, to be replayed for a step.
 
     The evidence:
-        `production` is the recorded chain, `ids` names production's batches by step and rank,
+        `production` is the recorded chain, `loads` are those with which production itself began
+        the window, if it began there, `ids` names production's batches by step and rank,
         `run_key` ties a trial to the generations, the code and the config that it was asked for
         with, and `reference_code` is the code folder of the older generations.
 
@@ -53,6 +55,7 @@ class Setting:
     band: Band
     threshold: float
     production: Chain
+    loads: tuple[LoadRecord, ...]
     later_good: str | None
     later_good_step: int
     run_key: str
@@ -64,13 +67,12 @@ class Setting:
         """Last step of the replay window; never beyond what production recorded."""
         return min(max(self.suspect, self.first_bad) + STEPS_AFTER, max(self.ids))
 
-    def replay(self, *, last: int | None = None, **factors: str) -> Trial:
+    def replay(self, *, last: int | None = None) -> Trial:
         """A replay from the known-good generation over the suspect window."""
-        state = f"{self.known_good}@{self.known_good_step}"
         return Trial(
             kind="replay",
             purpose="replay",
-            factors=Factors(state=state, **factors),
+            factors=Factors(state=f"{self.known_good}@{self.known_good_step}"),
             first_step=self.known_good_step + 1,
             last_step=last or self.last_step,
             run_key=self.run_key,
@@ -89,7 +91,7 @@ class Setting:
             run_key=self.run_key,
         )
 
-    def probe(self, *, batch: int, older: bool = False, **factors: str) -> Trial:
+    def probe(self, *, batch: int, older: bool = False) -> Trial:
         """One pass of the batch of step `batch`.
 
         It runs on the state before the suspect step, or on the older good state.
@@ -101,7 +103,7 @@ class Setting:
         return Trial(
             kind="probe",
             purpose="probe",
-            factors=Factors(state=state, batch=f"step {batch}", **factors),
+            factors=Factors(state=state, batch=f"step {batch}"),
             first_step=batch,
             last_step=batch,
             ids={rank: {str(batch): ids} for rank, ids in self.ids[batch].items()},
