@@ -22,7 +22,7 @@ BY_HAND = tuple(name for cause in CAUSES for name in cause.by_hand)
 def emitters() -> Iterator[Emissions]:
     """The declarations of every check, every experiment, replay and hash."""
     yield from (check.EMITS for check in CHECKS)
-    yield from (experiment.EMITS for experiment in EXPERIMENTS)
+    yield from (experiment.emits for experiment in EXPERIMENTS)
     yield replaying.EMITS
     yield hash_findings.EMITS
 

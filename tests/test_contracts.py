@@ -8,6 +8,7 @@ It never lists a member by name.
 from __future__ import annotations
 
 import inspect
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -41,7 +42,7 @@ PACKAGE = Path(spiketriage.__file__).parent
 OUTCOMES = {"agrees", "differs", "nonfinite"}
 TUPLES: dict[str, tuple[str, ...]] = {
     "CHECKS": tuple(member.NAME for member in CHECKS),
-    "EXPERIMENTS": tuple(member.NAME for member in EXPERIMENTS),
+    "EXPERIMENTS": tuple(member.name for member in EXPERIMENTS),
     "CAUSES": tuple(member.name for member in CAUSES),
     "FAULTS": tuple(member.NAME for member in FAULTS),
     "COLLECTORS": tuple(member.name for member in COLLECTORS),
@@ -58,8 +59,10 @@ FOLDERS = {
 
 
 def as_module(member: object) -> ModuleType:
-    assert isinstance(member, ModuleType)
-    return member
+    """The file of a member: itself, or where the kind of a row in a table stands."""
+    if isinstance(member, ModuleType):
+        return member
+    return sys.modules[type(member).__module__]
 
 
 @pytest.mark.parametrize("name", TUPLES)
@@ -157,15 +160,16 @@ def test_each_fault_names_the_cause_that_it_must_be_traced_to(fault: Any) -> Non
         assert fault.NAME == "healthy" or fault.NAME in controls
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.NAME)
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
 def test_each_experiment_is_refused_with_a_second_factor_and_with_none(experiment: Any) -> None:
     values = {
         "state": "step-000040@41",
         "batch": "step 7",
         **dict.fromkeys(("code", "loader"), "reference"),
     }
-    assert experiment.FACTOR in Factors.__dataclass_fields__
-    assert experiment.ABOUT
+    assert experiment.factor in Factors.__dataclass_fields__
+    assert experiment.about
+    assert experiment.missing
     control = Trial(
         kind="replay",
         purpose="",
@@ -184,14 +188,14 @@ def test_each_experiment_is_refused_with_a_second_factor_and_with_none(experimen
             ),
         )
 
-    lint(experiment, varied(experiment.FACTOR))
-    second = next(name for name in Factors.__dataclass_fields__ if name != experiment.FACTOR)
+    lint(experiment, varied(experiment.factor))
+    second = next(name for name in Factors.__dataclass_fields__ if name != experiment.factor)
     for plan, told in (
-        (varied(experiment.FACTOR, second), second),
+        (varied(experiment.factor, second), second),
         (varied(second), second),
         (varied(), "nothing"),
     ):
-        with pytest.raises(RefusedError, match=f"{experiment.FACTOR}.*{told}") as caught:
+        with pytest.raises(RefusedError, match=f"{experiment.factor}.*{told}") as caught:
             lint(experiment, plan)
         assert caught.value.exit_code == 3
 

@@ -185,7 +185,7 @@ def _outdoes(other: CauseView, view: CauseView) -> bool:
     return view.status != "decided" and set(other.unexplained) < set(view.unexplained)
 
 
-def suspects(causes: Sequence[Cause], case: Case) -> tuple[Cause, ...]:
+def suspects_of(causes: Sequence[Cause], case: Case) -> tuple[Cause, ...]:
     """The causes worth an experiment; while nothing supports any, all that nothing speaks against."""
     views = [weigh(cause, case) for cause in causes]
     names = {view.name for view in explanations(views)}

@@ -72,3 +72,18 @@ CREATE TABLE verdicts (
     not_tested VARCHAR[] NOT NULL, repair VARCHAR NOT NULL, next_experiment VARCHAR, steps_executed BIGINT NOT NULL,
     nonfinite MAP(VARCHAR, VARCHAR) NOT NULL, digest VARCHAR NOT NULL
 );
+
+-- What the experiments start from, and which of them are possible: `bisect` reads these instead of the evidence.
+CREATE TABLE setting (
+    number BIGINT NOT NULL, command BIGINT NOT NULL,
+    basis VARCHAR NOT NULL, suspect BIGINT NOT NULL, alarmed BOOLEAN NOT NULL, spiked BOOLEAN NOT NULL,
+    unreplayable VARCHAR NOT NULL, replay_steps BIGINT NOT NULL,
+    nonfinite MAP(VARCHAR, VARCHAR) NOT NULL, digest VARCHAR NOT NULL
+);
+
+CREATE TABLE experiments (
+    number BIGINT NOT NULL, command BIGINT NOT NULL,
+    name VARCHAR NOT NULL, possible BOOLEAN NOT NULL, num_steps BIGINT NOT NULL, why VARCHAR NOT NULL,
+    trials VARCHAR[] NOT NULL, trial_steps BIGINT[] NOT NULL,
+    nonfinite MAP(VARCHAR, VARCHAR) NOT NULL, digest VARCHAR NOT NULL
+);

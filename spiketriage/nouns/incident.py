@@ -22,6 +22,7 @@ VerdictKind = Literal[
     "unresolved",
     "nothing-found",
 ]
+SETTINGS_NAME = "spiketriage.toml"  # the settings of a run, in its folder
 # the incident's fact that names the run's harness; empty where no step can be executed
 HARNESS = "harness"
 CauseClass = Literal["data", "optimization", "numerics", "systems"]
@@ -178,6 +179,39 @@ class TrialRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRow:
+    """What the experiments of an incident start from, so that a verdict needs no evidence again.
+
+    `basis` is a digest of all that the setting was derived from: on another basis the row is stale.
+    `suspect`, `alarmed`, `spiked` and `unreplayable` are those of `diagnosis.setting.Setting`, and
+    `replay_steps` is what one replay of the suspect window executes.
+    """
+
+    basis: str
+    suspect: int
+    alarmed: bool
+    spiked: bool
+    unreplayable: str
+    replay_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRow:
+    """One experiment in that setting: what it would execute, or why it is not possible.
+
+    `trials` are the keys of its trials, which other experiments may share, and `trial_steps` is
+    what each of them executes.
+    """
+
+    name: str
+    possible: bool
+    num_steps: int
+    why: str
+    trials: tuple[str, ...]
+    trial_steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepPoint:
     """One step of production as the incident keeps it for tables and plots.
 
@@ -226,6 +260,8 @@ class Dossier:
     steps: tuple[StepPoint, ...]
     verdict: Verdict | None
     journal: tuple[JournalRow, ...]
+    setting: SettingRow | None = None
+    experiments: tuple[ExperimentRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

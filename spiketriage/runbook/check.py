@@ -27,6 +27,7 @@ from spiketriage.nouns.incident import Anchors, Dossier, Finding, StepResult
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.runbook import next_step
+from spiketriage.runbook.bench import record_plan
 
 AGAINST = ("differs", "nonfinite")
 ORDER = {"nonfinite": 0, "differs": 1, "not testable": 3, "agrees": 4}
@@ -58,6 +59,7 @@ def run(
         anchors = reanchored(view, spike, findings)
         session.findings(findings)
         _keep_anchors(session, dossier, spike, anchors)
+        record_plan(session, found, view)
         session.exit_code = int(any(_is_against(finding) for finding in findings))
     # Without a harness no step can be executed, and nothing is in question where nothing is
     # suspect.
