@@ -176,6 +176,7 @@ SYSTEMS: tuple[Cause, ...] = (
             "replay-determinism": ("agrees",),
             "replay": COMPUTED_DIFFERENTLY,
             "later-window": COMPUTED_DIFFERENTLY,
+            "deterministic-mode": ANY,
             "replay-spike": ("agrees",),
         },
         decides=("replay", "replay-determinism", "later-window"),
