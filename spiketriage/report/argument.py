@@ -21,6 +21,7 @@ CAUSE_COLUMNS = (
     badge("Status"),
     text("For"),
     text("Against"),
+    text("Unexplained"),
     text("Untested"),
 )
 MAX_ARGUMENT_CHARS = 4000  # an argument is read in full where any other text would be cut
@@ -28,18 +29,22 @@ NOT_PROVEN = "not proven: it counts as correlated only until a run without it fa
 
 
 def causes(dossier: Dossier) -> Section:
-    """How every cause stands: for, against, untested."""
+    """How every cause stands: for, against, unexplained, untested."""
     key, title = "causes", "Causes"
     if dossier.verdict is None or not dossier.verdict.causes:
         what = "No cause has been weighed: all are untested."
         return unfilled(dossier, key=key, title=title, what=what, step="bisect")
-    ranked = sorted(dossier.verdict.causes, key=lambda cause: CAUSE_ORDER[cause.status])
+    ranked = sorted(dossier.verdict.causes, key=_rank)
     table = Table(
         caption="Causes, best supported first",
         columns=CAUSE_COLUMNS,
         rows=tuple(_cause(cause) for cause in ranked),
     )
     return Section(key=key, title=title, tables=(table,))
+
+
+def _rank(cause: CauseView) -> tuple[int, int]:
+    return CAUSE_ORDER[cause.status], len(cause.unexplained)
 
 
 def _cause(cause: CauseView) -> Row:
@@ -49,6 +54,7 @@ def _cause(cause: CauseView) -> Row:
         CAUSE_WORDS[cause.status],
         _listed(cause.supporting),
         _listed(cause.contradicting),
+        _listed(cause.unexplained),
         _listed(cause.untested),
     )
     return Row(cells=cells, tone=CAUSE_TONES[cause.status])

@@ -115,14 +115,16 @@ def _means(verdict: Verdict | None) -> str:
 
 
 def _besides(dossier: Dossier) -> str:
-    """What differs and is not judged, so that the verdict does not speak of it."""
-    unjudged = []
+    """What the verdict does not speak of: findings against the run first, then the context."""
+    named = dossier.verdict.beside if dossier.verdict else ()
+    against, context = [], []
     for finding in dossier.findings:
-        if not finding.judged and finding.outcome in ("differs", "nonfinite"):
-            unjudged.append(finding)
-    # A change of code is the least alarming of them, so damaged generations come first.
-    unjudged.sort(key=lambda finding: finding.name == "code-identity")
-    return "; ".join(f"{words.plain(item.name)}: {words.plain(item.summary)}" for item in unjudged)
+        text = f"{words.plain(finding.name)}: {words.plain(finding.summary)}"
+        if finding.name in named:
+            against.append(text)
+        elif not finding.judged and finding.outcome in ("differs", "nonfinite"):
+            context.append(text)
+    return "; ".join((*against, *context))
 
 
 def _basis(dossier: Dossier) -> str:

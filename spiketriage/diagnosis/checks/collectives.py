@@ -6,10 +6,12 @@ It names the first call on which they disagree; it never says which rank is righ
 from __future__ import annotations
 
 from spiketriage.diagnosis.findings import agrees, counted, ranks_text, untestable
+from spiketriage.diagnosis.role import AGAINST_THE_RUN, Emission
 from spiketriage.diagnosis.view import RankDumps, View
 from spiketriage.nouns.incident import Finding, Where
 
 NAME = "collectives"
+EMITS = {NAME: Emission(role=AGAINST_THE_RUN, dates_onset=True)}
 UNKNOWN = "no-dump"  # somebody waits for a rank that left none: a hang or a copy that was left out
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.data import DataIndex
 from spiketriage.nouns.incident import Finding, Where
@@ -17,6 +18,7 @@ from spiketriage.nouns.telemetry import StepRecord
 
 NAME = "consumed-content"
 AT_SPIKE = "consumed-at-spike"
+EMITS = dict.fromkeys((NAME, AT_SPIKE), Emission(role=TESTS_CAUSES, dates_onset=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

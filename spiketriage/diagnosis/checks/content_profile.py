@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View, documents_of
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.data import DataIndex, Document
@@ -23,6 +24,8 @@ from spiketriage.nouns.incident import Finding, Where
 from spiketriage.readers.data.native_index import read_document
 
 NAME = "content-profile"
+# It looks at the suspect step alone, so it cannot move the onset.
+EMITS = {NAME: Emission(role=TESTS_CAUSES)}
 MIN_GROUP_BYTES = 40
 FEW_DOCUMENTS = 20
 MAX_DOCUMENTS = 600  # drawn from a source for comparison

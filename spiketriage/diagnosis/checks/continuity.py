@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View, broken_since_load, broken_tensors, stage_digests
 from spiketriage.nouns.incident import Finding, Where
 from spiketriage.nouns.telemetry import LoadRecord, StepRecord
 
 NAME = "continuity"
+EMITS = {NAME: Emission(role=TESTS_CAUSES, dates_onset=True)}
 ONE_TENSOR, SEVERAL_TENSORS = "one tensor", "several tensors"  # a flipped bit changes one
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding, Where
 from spiketriage.nouns.telemetry import Link, StepRecord
 from spiketriage.wire.chain import position
 
 NAME = "finiteness"
+EMITS = {NAME: Emission(role=TESTS_CAUSES, dates_onset=True)}
 
 
 def run(view: View) -> tuple[Finding, ...]:

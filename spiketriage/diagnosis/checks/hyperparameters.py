@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.checkpoint import Manifest
 from spiketriage.nouns.incident import Finding, Where
 
 NAME = "hyperparameters"
+EMITS = {NAME: Emission(role=TESTS_CAUSES, dates_onset=True)}
 # Metric as applied → the names under which trainers state it.
 NAMES: dict[str, tuple[str, ...]] = {
     "beta1": ("beta1", "adam_beta1"),

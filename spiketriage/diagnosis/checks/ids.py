@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import History, View, documents_of
 from spiketriage.nouns.data import DataIndex
 from spiketriage.nouns.incident import Finding, Where
 
 NAME = "ids"
+EMITS = {NAME: Emission(role=TESTS_CAUSES, dates_onset=True)}
 MIN_DUE = 5.0  # repetitions due by now; seeing none has a chance of e^-5
 
 

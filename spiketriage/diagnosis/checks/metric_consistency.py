@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import History, View
 from spiketriage.nouns.incident import Finding, Where
 from spiketriage.nouns.telemetry import StepRecord
 
 NAME = "metric-consistency"
+EMITS = {NAME: Emission(role=TESTS_CAUSES, dates_onset=True)}
 # Not every metric: rms_t is legitimately infinite while a second moment is still zero.
 WATCHED = (
     "loss/sum",

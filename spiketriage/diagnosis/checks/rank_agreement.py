@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, counted, listed, ranks_text, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import (
     History,
     View,
@@ -32,6 +33,7 @@ STAGE_OF = {
     "ranks-optimizer": "optimizer",
     "ranks-params-after": "params_after",
 }
+EMITS = dict.fromkeys((COUNTERS, *STAGE_OF), Emission(role=TESTS_CAUSES, dates_onset=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

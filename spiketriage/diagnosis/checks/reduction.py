@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, counted, ranks_text, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View, differing_keys, kept_own_gradient, stage_digests
 from spiketriage.nouns.incident import Finding, Where
 from spiketriage.nouns.telemetry import StepRecord
 
 NAME = "reduction"
+EMITS = {NAME: Emission(role=TESTS_CAUSES, dates_onset=True)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, counted, ranks_text, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.checkpoint import Manifest
 from spiketriage.nouns.incident import Finding, Where
@@ -16,6 +17,7 @@ from spiketriage.nouns.telemetry import LoadRecord
 from spiketriage.wire.chain import PLACEMENT, STATE_FIELDS
 
 NAME = "restored"
+EMITS = {f"{NAME}-{field}": Emission(role=TESTS_CAUSES, dates_onset=True) for field in STATE_FIELDS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

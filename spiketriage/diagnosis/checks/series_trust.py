@@ -7,10 +7,12 @@ accuses the log alone.
 from __future__ import annotations
 
 from spiketriage.diagnosis.findings import agrees, counted, listed
+from spiketriage.diagnosis.role import AGAINST_THE_RUN, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding, Where
 
 NAME = "series-trust"
+EMITS = {NAME: Emission(role=AGAINST_THE_RUN, dates_onset=True)}
 
 
 def run(view: View) -> tuple[Finding, ...]:

@@ -6,10 +6,12 @@ It judges generations whose bytes were read, and never opens one itself.
 from __future__ import annotations
 
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.diagnosis.role import AGAINST_THE_RUN, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding, Where
 
 NAME = "stored-finiteness"
+EMITS = {NAME: Emission(role=AGAINST_THE_RUN, dates_onset=True)}
 
 
 def run(view: View) -> tuple[Finding, ...]:

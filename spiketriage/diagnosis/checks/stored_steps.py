@@ -6,12 +6,15 @@ A mixture of two generations loads without complaint; it never looks at what the
 from __future__ import annotations
 
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.diagnosis.role import AGAINST_THE_RUN, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.checkpoint import NATIVE
 from spiketriage.nouns.incident import Finding, Where
 from spiketriage.readers.checkpoints.generations import steps_in_words
 
 NAME = "stored-steps"
+# A mixture or a renamed folder says nothing of when the run went wrong.
+EMITS = {NAME: Emission(role=AGAINST_THE_RUN)}
 
 
 def run(view: View) -> tuple[Finding, ...]:
