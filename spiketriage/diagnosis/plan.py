@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from spiketriage.diagnosis.cause import Cause
 from spiketriage.diagnosis.experiment import Experiment, trials_of
-from spiketriage.diagnosis.judge import Case, deciding, weigh
+from spiketriage.diagnosis.judge import Case, suspects_of
 from spiketriage.diagnosis.replaying import REPLAY
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.nouns.incident import ExperimentRow, SettingRow
@@ -96,7 +96,7 @@ def propose(
             why="a replay tells what repeats from what happened once; every later experiment "
             "rests on it",
         )
-    suspects = _suspects(causes, case)
+    suspects = suspects_of(causes, case)
     if not any(_decides(name, suspects, case) for name in options):
         return None
     left = [experiment for experiment in experiments if experiment.name in options]
@@ -120,22 +120,8 @@ def cost(plan: Plan, names: Iterable[str]) -> int:
     return sum(steps.values())
 
 
-def _suspects(causes: Sequence[Cause], case: Case) -> list[Cause]:
-    """The causes that are still possible; those that something supports, if there are any."""
-    alive: list[Cause] = []
-    supported: list[Cause] = []
-    for cause in causes:
-        view = weigh(cause, case)
-        if view.status == "contradicted":
-            continue
-        alive.append(cause)
-        if view.supporting:
-            supported.append(cause)
-    return supported or alive
-
-
 def _decides(name: str, suspects: Sequence[Cause], case: Case) -> bool:
-    return any(name in deciding(cause, case) for cause in suspects)
+    return any(name in cause.deciding(spiked=case.spiked) for cause in suspects)
 
 
 def _cheapest_split(
@@ -145,7 +131,7 @@ def _cheapest_split(
     scores: dict[str, float] = {}
     for experiment in left:
         name = experiment.name
-        scores[name] = _worth(name, suspects, case) / max(1, plan.experiments[name].num_steps)
+        scores[name] = _worth(experiment, suspects, case) / max(1, plan.experiments[name].num_steps)
     best = max(left, key=lambda experiment: scores[experiment.name])
     together = [best]
     if best.shares_controls:
@@ -159,11 +145,12 @@ def _cheapest_split(
     )
 
 
-def _worth(name: str, suspects: Sequence[Cause], case: Case) -> float:
-    """Pairs of suspects that `name` would tell apart, and a share for every cell that it fills."""
-    outcomes = [set(cause.allows(name, spiked=case.spiked)) for cause in suspects]
+def _worth(experiment: Experiment, suspects: Sequence[Cause], case: Case) -> float:
+    """Pairs of suspects that it would tell apart, and a share for every cell that it fills."""
+    name, role = experiment.name, experiment.role
+    outcomes = [set(cause.allows(name, role, spiked=case.spiked)) for cause in suspects]
     num_pairs = 0
     for i, left in enumerate(outcomes):
         num_pairs += sum(left.isdisjoint(right) for right in outcomes[i + 1 :])
-    num_decided = sum(name in deciding(cause, case) for cause in suspects)
+    num_decided = sum(name in cause.deciding(spiked=case.spiked) for cause in suspects)
     return num_pairs + DECIDING_SHARE * num_decided

@@ -61,12 +61,13 @@ CREATE TABLE steps (
 CREATE TABLE verdicts (
     number BIGINT NOT NULL, command BIGINT NOT NULL,
     kind VARCHAR NOT NULL, cause VARCHAR, cause_class VARCHAR, candidates VARCHAR[] NOT NULL,
+    beside VARCHAR[] NOT NULL,
     explanation VARCHAR NOT NULL,
     where_step BIGINT, where_stage VARCHAR, where_key VARCHAR, where_rank BIGINT, where_path VARCHAR,
     where_field VARCHAR,
     causes STRUCT(
         name VARCHAR, cause_class VARCHAR, status VARCHAR, supporting VARCHAR[], contradicting VARCHAR[],
-        untested VARCHAR[]
+        untested VARCHAR[], unexplained VARCHAR[]
     )[] NOT NULL,
     not_tested VARCHAR[] NOT NULL, repair VARCHAR NOT NULL, next_experiment VARCHAR, steps_executed BIGINT NOT NULL,
     nonfinite MAP(VARCHAR, VARCHAR) NOT NULL, digest VARCHAR NOT NULL

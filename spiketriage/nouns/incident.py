@@ -99,7 +99,8 @@ class Anchors:
 class CauseView:
     """How one cause stands against the findings.
 
-    What speaks for it, against it, and is untested.
+    What speaks for it, against it, is untested, and what it leaves unexplained: findings that every
+    cause has to live with and that this one does not predict.
     """
 
     name: str
@@ -108,16 +109,21 @@ class CauseView:
     supporting: tuple[str, ...]
     contradicting: tuple[str, ...]
     untested: tuple[str, ...]
+    unexplained: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What may be said. `cause` is set only for `established` and `supported`."""
+    """What may be said. `cause` is set only for `established` and `supported`.
+
+    `beside` names findings against the run that neither the cause nor a candidate explains.
+    """
 
     kind: VerdictKind
     cause: str | None
     cause_class: str | None
     candidates: tuple[str, ...]
+    beside: tuple[str, ...] = ()
     explanation: str
     where: Where
     causes: tuple[CauseView, ...]

@@ -14,7 +14,7 @@ from typing import Any
 
 from spiketriage.diagnosis.causes import CAUSES
 from spiketriage.diagnosis.experiments import EXPERIMENTS
-from spiketriage.diagnosis.judge import judge
+from spiketriage.diagnosis.judge import explanations, is_against, judge
 from spiketriage.diagnosis.plan import Proposal
 from spiketriage.diagnosis.replaying import EMITS as REPLAY_EMITS
 from spiketriage.diagnosis.role import AGAINST_THE_RUN
@@ -32,7 +32,6 @@ from spiketriage.nouns.incident import (
 from spiketriage.runbook.outlook import Outlook, Typed, recorded_outlook
 
 INCONCLUSIVE = ("undetermined", "unresolved")
-AGAINST = ("differs", "nonfinite")
 NUM_NAMED = 4
 
 
@@ -46,6 +45,7 @@ def run(
     """
     outlook = _outlook(Typed(run_folder=run_folder, incidents=incidents, incident=incident))
     case, proposal = outlook.case(), outlook.proposal()
+    summaries = {finding.name: finding.summary for finding in outlook.dossier.findings}
     verdict = judge(CAUSES, case)
     if verdict.kind == "established":
         proposal = None
@@ -60,7 +60,7 @@ def run(
         incident=outlook.incident.id,
         exit_code=session.exit_code,
         verdict=verdict.kind,
-        lines=(*tell(verdict, case.findings), *_remarks(outlook, later, proposal)),
+        lines=(*tell(verdict, summaries), *_remarks(outlook, later, proposal)),
         data={
             **verdict_data(verdict),
             "later": later,
@@ -159,7 +159,7 @@ def _later_alarms(dossier: Dossier, suspect: int) -> list[int]:
 
 def _is_against(finding: Finding) -> bool:
     """Whether the finding is an anomaly of its own, not a mark that the spike left behind."""
-    return finding.judged and finding.outcome in AGAINST and finding.role != AGAINST_THE_RUN
+    return finding.judged and is_against(finding) and finding.role != AGAINST_THE_RUN
 
 
 def _is_nonfinite(point: StepPoint) -> bool:
@@ -173,6 +173,7 @@ def verdict_data(verdict: Verdict) -> dict[str, Any]:
         "class": verdict.cause_class,
         "where": asdict(verdict.where),
         "candidates": list(verdict.candidates),
+        "beside": list(verdict.beside),
         "explanation": verdict.explanation,
         "repair": verdict.repair,
         "not_tested": list(verdict.not_tested),
@@ -181,8 +182,11 @@ def verdict_data(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def tell(verdict: Verdict, findings: Mapping[str, Finding]) -> list[str]:
-    """The verdict for people: what, where, for, against, untested."""
+def tell(verdict: Verdict, summaries: Mapping[str, str]) -> list[str]:
+    """The verdict for people: what, where, beside it, for, against, untested.
+
+    `summaries` are those of all findings by name.
+    """
     head = f"verdict: {verdict.kind}" + (
         f": {verdict.cause} ({verdict.cause_class})" if verdict.cause else ""
     )
@@ -192,9 +196,9 @@ def tell(verdict: Verdict, findings: Mapping[str, Finding]) -> list[str]:
         lines.append(f"where: {place_text}")
     if verdict.repair:
         lines.append(f"repair: {verdict.repair}")
-    for view in verdict.causes:
-        if view.status != "contradicted" and view.supporting:
-            lines += _for_and_open(view, findings)
+    lines += [f"beside it: {name}: {summaries[name]}" for name in verdict.beside]
+    for view in explanations(verdict.causes):
+        lines += _for_and_open(view, summaries)
     ruled_out = [
         view for view in verdict.causes if view.status == "contradicted" and view.supporting
     ]
@@ -225,8 +229,8 @@ def where_text(where: Where) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _for_and_open(view: CauseView, findings: Mapping[str, Finding]) -> list[str]:
-    lines = [f"for {view.name}: {findings[name].summary}" for name in view.supporting]
+def _for_and_open(view: CauseView, summaries: Mapping[str, str]) -> list[str]:
+    lines = [f"for {view.name}: {summaries[name]}" for name in view.supporting]
     if view.untested:
         lines.append(f"untested for {view.name}: {', '.join(view.untested)}")
     return lines
