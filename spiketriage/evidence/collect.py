@@ -21,7 +21,7 @@ from typing import Any
 import xxhash
 
 from spiketriage.digests import read_pass
-from spiketriage.durable import write
+from spiketriage.durable import FULL, write
 from spiketriage.errors import EvidenceError, PartialError
 from spiketriage.evidence import layout
 from spiketriage.evidence.collectors import COLLECTORS, Item
@@ -35,7 +35,6 @@ GENERATIONS = (
 )
 NUM_CANDIDATES = 2
 ALIVE_BYTES = 1 << 26
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import getpass
 import shlex
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from spiketriage import __version__
-from spiketriage.errors import SpiketriageError
+from spiketriage.errors import Exit, SpiketriageError
 from spiketriage.incident import database, journal, lease
 from spiketriage.incident.rows import TABLES, Fact, Row, chained, pack
 from spiketriage.nouns.incident import (
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
     from spiketriage.incident.store import Incident
 
-OUTCOMES = {
-    0: "done",
-    1: "found something against",
-    3: "refused",
-    4: "integrity",
-    5: "inconclusive",
-    6: "partial",
+OUTCOMES: Mapping[int, str] = {
+    Exit.DONE: "done",
+    Exit.AGAINST: "found something against",
+    Exit.REFUSED: "refused",
+    Exit.INTEGRITY: "integrity",
+    Exit.INCONCLUSIVE: "inconclusive",
+    Exit.PARTIAL: "partial",
 }
 NOT_RECORDED = "ended without a record"
 NO_EXIT_CODE = -1
@@ -60,7 +60,7 @@ class Session:
 
     def __init__(self, incident: Incident, argv: Sequence[str], *, journal: bool = True) -> None:
         self.incident = incident
-        self.exit_code = 0
+        self.exit_code: int = Exit.DONE
         self._argv = shlex.join(argv)
         self._journal = journal
         self._lease: lease.Lease | None = None
@@ -236,8 +236,8 @@ def _exit_code(error: BaseException) -> int:
             return error.code
         return int(error.code is not None)
     if isinstance(error, KeyboardInterrupt):
-        return 130
-    return 70
+        return Exit.INTERRUPTED
+    return Exit.BUG
 
 
 def _who() -> str:

@@ -92,7 +92,7 @@ def create(
 
     Raises:
         RefusedError: the folder of incidents cannot be written.
-        PartialError: its disk is full.
+        DiskFullError: its disk is full.
     """
     parent = incidents_folder(run, incidents)
     subject = otherwise if step is None else f"step{step}"
@@ -105,8 +105,8 @@ def create(
         database.build(draft, created_at=datetime.now(UTC).isoformat(), run=str(run))
         return Incident(folder=_placed(draft, name))
     except OSError as error:
-        if error.errno in database.FULL:
-            raise database.disk_full(parent, database.NEW_BYTES) from error
+        if error.errno in durable.FULL:
+            raise durable.disk_full(parent / name, database.NEW_BYTES) from error
         raise RefusedError(
             f"{parent}: an incident cannot be made: {error.strerror or error}",
             hint=f"spiketriage freeze {shlex.quote(str(run))} --incidents ./incidents",

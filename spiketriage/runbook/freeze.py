@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spiketriage.diagnosis.anchors import select_anchors
-from spiketriage.diagnosis.findings import counted
-from spiketriage.errors import EvidenceError, RefusedError, UsageError
+from spiketriage.errors import EvidenceError, Exit, RefusedError, UsageError
 from spiketriage.evidence import bag, gaps, layout
 from spiketriage.evidence import frozen as evidence
 from spiketriage.evidence.collect import GENERATIONS, missing
@@ -31,6 +30,7 @@ from spiketriage.incident.session import Session
 from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts
 from spiketriage.nouns.file import FileEntry
 from spiketriage.nouns.incident import HARNESS, Anchors, Artifact, Dossier, RunSettings, StepResult
+from spiketriage.nouns.listing import counted
 from spiketriage.readers.data.native_index import read_index
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
@@ -41,7 +41,6 @@ from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
 
 GAPS = "gaps"  # the fact that names what the latest freeze could not keep
 UNKNOWN = "unknown"  # how an incident's name ends when there is no telemetry to find an onset in
-PARTIAL = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,7 @@ def run(
         EvidenceError: the folder is no run, or it cannot be read.
         UsageError: `step` is not a step of this run.
         RefusedError: the incidents' folder cannot be written.
-        PartialError: the disk is full.
+        DiskFullError: the disk took no more; what was copied stands.
         BusyError: somebody else works on the same incident.
     """
     subject = _subject(read_settings(run_folder), step)
@@ -230,8 +229,8 @@ def _freeze(session: Session, subject: _Subject) -> int:
     is_whole = not missed and anchors.known_good is not None
     session.fact(FROZEN, "whole" if is_whole else "with gaps")
     if is_whole:
-        return 0
-    return PARTIAL
+        return Exit.DONE
+    return Exit.PARTIAL
 
 
 def _facts(session: Session, subject: _Subject) -> None:
@@ -380,7 +379,7 @@ def _plan(subject: _Subject, known: store.Incident | None, command: str) -> Step
     )
     return StepResult(
         incident=known.id if known is not None else "",
-        exit_code=0,
+        exit_code=Exit.DONE,
         verdict="dry-run",
         lines=tuple(lines),
         data={"onset": subject.onset.step, "num_files": counts},
@@ -452,7 +451,7 @@ def _result(place: store.Incident, command: str, *, again: bool) -> StepResult:
     is_whole = facts[FROZEN] == "whole"
     return StepResult(
         incident=place.id,
-        exit_code=0 if is_whole else PARTIAL,
+        exit_code=Exit.DONE if is_whole else Exit.PARTIAL,
         verdict="frozen" if is_whole else "partial",
         lines=tuple(lines),
         data={

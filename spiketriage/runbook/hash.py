@@ -15,8 +15,7 @@ from pathlib import Path
 
 from spiketriage import digests
 from spiketriage.diagnosis.anchors import select_anchors
-from spiketriage.diagnosis.findings import listed
-from spiketriage.errors import EvidenceError
+from spiketriage.errors import EvidenceError, Exit
 from spiketriage.evidence import frozen as evidence
 from spiketriage.evidence import gaps, layout
 from spiketriage.evidence.generation_digests import Generations, examine_generations
@@ -25,10 +24,11 @@ from spiketriage.evidence.shard_digests import Data, examine_data
 from spiketriage.incident import store
 from spiketriage.nouns.checkpoint import NATIVE
 from spiketriage.nouns.incident import Artifact, Dossier, Finding, RunSettings, StepResult
+from spiketriage.nouns.listing import listed, shortened
 from spiketriage.readers.settings import read_settings
 from spiketriage.runbook import next_step
 
-INTEGRITY, PARTIAL = 4, 6
+VERDICTS = {Exit.DONE: "clean", Exit.INTEGRITY: "differs", Exit.PARTIAL: "partial"}
 MAX_UNMEASURED = 40  # sentences: a cluster that is lost leaves one for each file
 _GROWING = ("log", "telemetry")  # a run that goes on appends to these, which is no damage
 
@@ -43,12 +43,12 @@ class _Examined:
     unmeasured: list[str] = field(default_factory=list)
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Exit:
         if self.differing:
-            return INTEGRITY
+            return Exit.INTEGRITY
         if self.unmeasured:
-            return PARTIAL
-        return 0
+            return Exit.PARTIAL
+        return Exit.DONE
 
 
 def reads(run_folder: Path) -> tuple[Path, ...]:
@@ -114,7 +114,7 @@ def run(
                     f"known good is now {anchors.known_good or 'none'}, not {old.known_good}"
                 )
         session.exit_code = examined.exit_code
-    if examined.exit_code == PARTIAL:
+    if examined.exit_code == Exit.PARTIAL:
         following = "hash"
     else:
         following = "check"
@@ -247,19 +247,14 @@ def _result(
 ) -> StepResult:
     lines = [
         *examined.differing,
-        *examined.unmeasured[:MAX_UNMEASURED],
-        *(
-            [f"… and {more} more not measured"]
-            if (more := len(examined.unmeasured) - MAX_UNMEASURED) > 0
-            else []
-        ),
+        *shortened(examined.unmeasured, MAX_UNMEASURED, "not measured"),
         *(f"context: {text}" for text in examined.context),
         *(f"{finding.outcome}: {finding.name}: {finding.summary}" for finding in findings),
     ]
     return StepResult(
         incident=place.id,
         exit_code=examined.exit_code,
-        verdict={INTEGRITY: "differs", PARTIAL: "partial"}.get(examined.exit_code, "clean"),
+        verdict=VERDICTS[examined.exit_code],
         lines=tuple(lines),
         data={
             "differing": list(examined.differing),

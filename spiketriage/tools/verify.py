@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from spiketriage import digests
-from spiketriage.errors import EvidenceError
+from spiketriage.errors import EvidenceError, Exit
 from spiketriage.evidence import layout
 from spiketriage.evidence.bag import MANIFEST
 from spiketriage.incident.audit import audit
@@ -25,7 +25,6 @@ from spiketriage.nouns.incident import Artifact, Dossier, StepResult
 MANIFEST_FACT = (
     "manifest_sha256"  # the freeze may record the manifest's own SHA-256 under this name
 )
-INTEGRITY = 4
 _IN_PLACE = (
     "pinned",
     "marker",
@@ -65,7 +64,7 @@ def run(
         summary = f"{found.id}: intact"
     return StepResult(
         incident=found.id,
-        exit_code=INTEGRITY if problems else 0,
+        exit_code=Exit.INTEGRITY if problems else Exit.DONE,
         verdict=verdict,
         lines=(
             *(f"broken  {problem}" for problem in problems),
