@@ -22,7 +22,7 @@ from spiketriage.durable import disk_full
 from spiketriage.evidence.collect import GENERATIONS, missing
 from spiketriage.evidence.collectors import COLLECTORS
 from spiketriage.evidence.measured import from_json
-from spiketriage.nouns.checkpoint import GenerationFacts
+from spiketriage.nouns.checkpoint import MeasuredGeneration
 from spiketriage.nouns.incident import Artifact
 
 COPIERS = tuple(collector.name for collector in COLLECTORS)
@@ -38,7 +38,7 @@ class Gathered:
 
     artifacts: list[Artifact] = field(default_factory=list)
     sha256: dict[str, str] = field(default_factory=dict)
-    generations: list[GenerationFacts] = field(default_factory=list)
+    generations: list[MeasuredGeneration] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
 
 
@@ -150,7 +150,7 @@ def _take(line: Mapping[str, Any], gathered: Gathered, current: str) -> str:
         if "copy" in line:
             gathered.sha256[line["copy"]] = line["sha256"]
     elif "generation" in line:
-        gathered.generations.append(from_json(line["generation"], line["measured"]))
+        gathered.generations.append(from_json(line["generation"]))
     elif "gap" in line:
         gathered.artifacts.append(missing(line["gap"], "collector", line["note"]))
     elif "full" in line:

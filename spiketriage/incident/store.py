@@ -22,7 +22,7 @@ from spiketriage.errors import EvidenceError, RefusedError, SpiketriageError, Us
 from spiketriage.incident import database
 from spiketriage.incident.rows import TABLES, unpack
 from spiketriage.incident.session import Session
-from spiketriage.nouns.incident import Dossier
+from spiketriage.nouns.incident import NO_SPIKE, Dossier
 
 _DRAFT_PREFIX = ".new-"
 _STAMP_LENGTH = len("2026-11-29T0312Z")
@@ -69,11 +69,14 @@ class Incident:
             steps=tuple(read["steps"]),
             verdict=next(iter(read["verdicts"]), None),
             journal=journal,
+            generations=tuple(read["generations"]),
+            spike=next(iter(read["spikes"]), NO_SPIKE),
+            freeze=next(iter(read["freezes"]), None),
         )
 
     def session(self, argv: Sequence[str], *, journal: bool = True) -> Session:
         """A context manager that holds the lease and adds rows."""
-        return Session(self, argv, journal=journal)
+        return Session(self.folder, argv, journal=journal)
 
 
 def incidents_folder(run: Path, incidents: Path | None) -> Path:

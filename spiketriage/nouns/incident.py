@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from spiketriage.nouns.checkpoint import MeasuredGeneration
+
 Outcome = Literal["agrees", "differs", "nonfinite", "not testable"]
 VerdictKind = Literal[
     "established",
@@ -90,11 +92,33 @@ class Anchors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CauseView:
-    """How one cause stands against the findings.
+class Spike:
+    """The anchors as `freeze` found them, whatever a `check` makes of them later."""
 
-    What speaks for it, against it, and is untested.
+    onset: int | None
+    suspect: int | None
+
+
+NO_SPIKE = Spike(onset=None, suspect=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze:
+    """How a freeze ended, which it says last: an incident without one has half of its evidence.
+
+    `gaps` are the artifacts that it could not keep; the other two are what the telemetry says of
+    itself: damage, and what had to be assumed.
     """
+
+    is_whole: bool
+    gaps: tuple[str, ...] = ()
+    telemetry_problems: tuple[str, ...] = ()
+    telemetry_notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseView:
+    """How one cause stands against the findings: for it, against it, untested."""
 
     name: str
     cause_class: str
@@ -184,9 +208,10 @@ class StepPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalRow:
-    """One command in the incident's chained journal.
+    """One command in the incident's chained journal; `previous` is the SHA-256 of the row before.
 
-    `previous` is the SHA-256 of the row before.
+    It seals what the commands so far left: `heads` is the number and the digest of the last row of
+    every table, `evidence` the SHA-256 of the bag's tag manifest as the latest freeze wrote it.
     """
 
     number: int
@@ -200,6 +225,8 @@ class JournalRow:
     duration_s: float
     previous: str
     digest: str
+    heads: Mapping[str, str] = field(default_factory=dict)
+    evidence: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +242,9 @@ class Dossier:
     steps: tuple[StepPoint, ...]
     verdict: Verdict | None
     journal: tuple[JournalRow, ...]
+    generations: tuple[MeasuredGeneration, ...] = ()
+    spike: Spike = NO_SPIKE
+    freeze: Freeze | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ Each takes the dossier alone; none weighs anything anew, the verdict is shown as
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import fields
 
@@ -66,10 +65,9 @@ def evidence(dossier: Dossier) -> Section:
 
 def _remarks(dossier: Dossier) -> tuple[str, ...]:
     """What the recorder left out or lost by its own account, and what a log's reader had to assume."""
-    result: list[str] = []
-    for note in json.loads(dossier.facts.get("telemetry_notes", "[]")):
-        result.append(words.plain(note))
-    return tuple(result)
+    if dossier.freeze is None:
+        return ()
+    return tuple(words.plain(note) for note in dossier.freeze.telemetry_notes)
 
 
 def _gap(artifact: Artifact) -> str:

@@ -18,7 +18,6 @@ from spiketriage.diagnosis.setting import Setting, make_setting, make_site
 from spiketriage.diagnosis.view import View
 from spiketriage.errors import RefusedError
 from spiketriage.evidence.frozen import load_view
-from spiketriage.evidence.spike import spike_of
 from spiketriage.incident import store
 from spiketriage.incident.store import Incident
 from spiketriage.nouns.incident import Dossier, TrialRow
@@ -87,7 +86,7 @@ def open_bench(run_folder: Path, incidents: Path | None, incident: str | None) -
             f"{found.id}: nothing is frozen", hint=f"spiketriage freeze {run_folder}"
         )
     view = load_view(found, read_settings(run_folder))
-    setting = make_setting(view, dossier.anchors, spiked=spike_of(dossier).suspect is not None)
+    setting = make_setting(view, dossier.anchors, spiked=dossier.spike.suspect is not None)
     site = make_site(view, setting, found.folder / "trials")
     return Bench(
         incident=found,

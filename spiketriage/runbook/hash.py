@@ -19,6 +19,7 @@ from spiketriage.errors import EvidenceError, Exit
 from spiketriage.evidence import frozen as evidence
 from spiketriage.evidence import gaps, layout
 from spiketriage.evidence.generation_digests import Generations, examine_generations
+from spiketriage.evidence.measured import kept
 from spiketriage.evidence.progress import say
 from spiketriage.evidence.shard_digests import Data, examine_data
 from spiketriage.incident import store
@@ -100,9 +101,7 @@ def run(
         ]
         _update(examined, dossier, settings, generations, data)
         session.artifacts(examined.artifacts)
-        for measured in generations.measured:
-            for key, value in evidence.measured_to_fact(measured).items():
-                session.fact(key, value)
+        session.generations(kept(one) for one in generations.measured)
         findings = (data.index_identity, data.shard_digests, generations.finding)
         session.findings(findings)
         if dossier.anchors is not None and (generations.differing or not generations.unmeasured):
@@ -201,23 +200,13 @@ def _not_visible(dossier: Dossier, generations: Generations) -> Iterator[str]:
                 f"{one.name}: incomplete, so not vouched for: "
                 f"{gaps.within(one, one.interrupted) or 'by its layout'}"
             )
-    read = {
-        key.removeprefix(evidence.GENERATION_FACT)
-        for key, value in dossier.facts.items()
-        if _was_read(key, value)
-    }
+    read = {one.name for one in dossier.generations if one.file_digests}
     first = [one.name for one in foreign if one.file_digests and one.name not in read]
     if first:
         yield (
             f"{listed(first)}: not read by the freeze, so compared with nothing; the digests "
             "of now are on record"
         )
-
-
-def _was_read(key: str, value: str) -> bool:
-    return key.startswith(evidence.GENERATION_FACT) and bool(
-        evidence.measured_from_fact(key, value).file_digests
-    )
 
 
 def _update(

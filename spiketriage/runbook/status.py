@@ -6,7 +6,6 @@ progress.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -200,7 +199,8 @@ def _known(dossier: Dossier) -> list[str]:
         if item.judged and item.outcome in ("differs", "nonfinite")
     ]
     lines += [f"{item.outcome}: {item.name}: {item.summary}" for item in against]
-    lines += [f"note: {note}" for note in json.loads(dossier.facts.get("telemetry_notes", "[]"))]
+    if dossier.freeze is not None:
+        lines += [f"note: {note}" for note in dossier.freeze.telemetry_notes]
     verdict = dossier.verdict
     if verdict is None:
         return [*lines, "verdict: none yet"]
