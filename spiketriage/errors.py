@@ -6,11 +6,10 @@ This module never imports anything of the project: it is the lowest layer.
     ├── UsageError           2   the command line or a settings file is wrong
     ├── RefusedError         3   a precondition is missing
     ├── EvidenceError        4   evidence is missing, corrupt, or changed since the freeze
-    │   ├── CorruptFileError     a file is not what its format says
-    │   │   └── CutArchiveError  the end of an archive is gone, and its directory with it
-    │   └── JournalError         the incident's journal chain is broken
-    ├── InconclusiveError    5   too few valid trials, or noise exceeds the effect
+    │   └── CorruptFileError     a file is not what its format says
+    │       └── CutArchiveError  the end of an archive is gone, and its directory with it
     ├── PartialError         6   kept what could be kept; the manifest lists the gaps
+    │   └── DiskFullError        the disk took no more
     ├── TrialError           7   a child process (trial, launcher, rehearsal) failed
     ├── AgreementError       7   the ranks of a job cannot agree: one is silent, or they parted
     ├── BusyError            8   somebody else holds the incident's lease
@@ -19,11 +18,36 @@ This module never imports anything of the project: it is the lowest layer.
 
 from __future__ import annotations
 
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """How a command ends, for the shell and for the journal.
+
+    Never 9 (Slurm's `9:0` and `0:9`, and wrappers that print status and signal alike, would make
+    people take it for SIGKILL and for lack of memory), 16, 17, or 125 to 128 (containers and shells
+    say those themselves).
+    """
+
+    DONE = 0  # or: what was asked holds
+    AGAINST = 1  # it ran, and found something against the run
+    USAGE = 2
+    REFUSED = 3
+    INTEGRITY = 4
+    INCONCLUSIVE = 5
+    PARTIAL = 6
+    CHILD_FAILED = 7
+    BUSY = 8
+    GUARD_STOP = 10
+    BUG = 70
+    INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+    TERMINATED = 143  # 128 + SIGTERM
+
 
 class SpiketriageError(Exception):
     """Root of the hierarchy: a sentence for a tired person, a hint, an exit code."""
 
-    exit_code = 70
+    exit_code = Exit.BUG
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -34,19 +58,19 @@ class SpiketriageError(Exception):
 class UsageError(SpiketriageError):
     """The command line or a settings file asks for something that does not exist."""
 
-    exit_code = 2
+    exit_code = Exit.USAGE
 
 
 class RefusedError(SpiketriageError):
     """A precondition is missing (nothing frozen, no known-good generation, two factors at once)."""
 
-    exit_code = 3
+    exit_code = Exit.REFUSED
 
 
 class EvidenceError(SpiketriageError):
     """Evidence is missing, unreadable, corrupt, or no longer what it was when it was frozen."""
 
-    exit_code = 4
+    exit_code = Exit.INTEGRITY
 
 
 class CorruptFileError(EvidenceError):
@@ -56,70 +80,50 @@ class CorruptFileError(EvidenceError):
         self, path: object, where: str, *, expected: object, seen: object, hint: str = ""
     ) -> None:
         super().__init__(
-            f"{path}: {where}: expected {expected}, found {_one_line(seen)}", hint=hint
+            f"{path}: {where}: expected {expected}, found {_on_a_line(seen)}", hint=hint
         )
         self.path = str(path)
 
 
-def _one_line(seen: object) -> str:
-    """What a file holds may hold anything.
-
-    A line break or a control character is shown as its escape.
-    """
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(seen))
+def _on_a_line(seen: object) -> str:
+    """What a file holds may be anything: a line break or a control character is escaped."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(seen))
 
 
 class CutArchiveError(CorruptFileError):
-    """The end of an archive is gone, and its directory with it.
-
-    What lies before the cut can still be saved.
-    """
-
-
-class JournalError(EvidenceError):
-    """A row of the incident's journal no longer matches the chain."""
-
-
-class InconclusiveError(SpiketriageError):
-    """The measurement is valid but does not decide."""
-
-    exit_code = 5
+    """The end of an archive is gone, and its directory with it; what lies before it can be saved."""
 
 
 class PartialError(SpiketriageError):
     """Part of the work is kept; what is missing is named."""
 
-    exit_code = 6
+    exit_code = Exit.PARTIAL
+
+
+class DiskFullError(PartialError):
+    """A disk took no more, or a quota or a limit of the file's size did not let it."""
 
 
 class TrialError(SpiketriageError):
     """A child process failed; its log is kept and named."""
 
-    exit_code = 7
+    exit_code = Exit.CHILD_FAILED
 
 
 class BusyError(SpiketriageError):
     """Another process holds the incident's lease."""
 
-    exit_code = 8
+    exit_code = Exit.BUSY
 
 
 class AgreementError(SpiketriageError):
-    """The ranks of a training job cannot agree.
+    """The ranks of a training job cannot agree: one is silent, or they have parted."""
 
-    One did not answer, or they are not where they should be.
-    """
-
-    exit_code = 7  # a peer process failed
+    exit_code = Exit.CHILD_FAILED  # a peer process failed
 
 
 class GuardStopError(SpiketriageError):
-    """The guard stopped the training job.
+    """The guard stopped the training job: no progress, again and again, or policy says so."""
 
-    The same verdict came again and again without progress, or policy says so.
-    """
-
-    # Its own, so that a supervisor does not restart what would only stop again. Not 9: Slurm's
-    # `9:0` and `0:9`, and wrappers that print status and signal alike, would make people take it
-    # for SIGKILL and for lack of memory.
-    exit_code = 10
+    # Its own, so that a supervisor does not restart what would only stop again.
+    exit_code = Exit.GUARD_STOP

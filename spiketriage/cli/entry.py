@@ -23,13 +23,11 @@ from typing import NoReturn
 
 import typer
 
-from spiketriage import __version__
+from spiketriage import __version__, durable
 from spiketriage.cli.show import emit, envelope, fit, visible
-from spiketriage.errors import SpiketriageError
+from spiketriage.errors import Exit, SpiketriageError
 from spiketriage.nouns.incident import StepResult
 
-BUG, INTERRUPTED, TERMINATED = 70, 130, 143
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -62,7 +60,7 @@ def guard(program: Callable[[], object], argv: Sequence[str]) -> int:
     except Exception as error:
         return _tell(_bug(error, argv), argv)
     code = code if isinstance(code, int) else 0
-    if code in (INTERRUPTED, TERMINATED):
+    if code in (Exit.INTERRUPTED, Exit.TERMINATED):
         return _tell(_stopped(code, argv), argv)
     return code
 
@@ -70,7 +68,7 @@ def guard(program: Callable[[], object], argv: Sequence[str]) -> int:
 def explain(error: BaseException, argv: Sequence[str]) -> Failure:
     """Say what an expected kind of error means."""
     if isinstance(error, KeyboardInterrupt):
-        return _stopped(INTERRUPTED, argv)
+        return _stopped(Exit.INTERRUPTED, argv)
     if isinstance(error, SpiketriageError):
         code = _kebab(type(error).__name__.removesuffix("Error"))
         return Failure(code=code, exit_code=error.exit_code, message=error.message, hint=error.hint)
@@ -82,25 +80,19 @@ def explain(error: BaseException, argv: Sequence[str]) -> Failure:
             words = _words(argv)
         return Failure(
             code="usage",
-            exit_code=2,
+            exit_code=Exit.USAGE,
             message=message,
             hint=shlex.join(["spiketriage", *words, "--help"]),
         )
-    if isinstance(error, OSError) and error.errno in _FULL:
-        message = (
-            f"the disk is full: {_place(error)} could not be written; what was recorded before "
-            "stands"
-        )
-        return Failure(
-            code="disk-full", exit_code=6, message=message, hint=f"df -h {_folder(error)}"
-        )
+    if isinstance(error, OSError) and error.errno in durable.FULL:
+        return explain(durable.disk_full(error.filename), argv)
     if isinstance(error, OSError) and error.errno in _FORBIDDEN:
         message = f"no permission for {_place(error)}: {error.strerror}"
         if error.filename:
             hint = f"ls -ld {shlex.quote(_place(error))}"
         else:
             hint = ""
-        return Failure(code="forbidden", exit_code=3, message=message, hint=hint)
+        return Failure(code="forbidden", exit_code=Exit.REFUSED, message=message, hint=hint)
     return _bug(error, argv)
 
 
@@ -142,7 +134,7 @@ def _as_json(failure: Failure, argv: Sequence[str]) -> str:
 
 def _stopped(code: int, argv: Sequence[str]) -> Failure:
     again = shlex.join(["spiketriage", *argv])
-    if code == INTERRUPTED:
+    if code == Exit.INTERRUPTED:
         what = "interrupted"
     else:
         what = "terminated"
@@ -165,7 +157,7 @@ def _bug(error: BaseException, argv: Sequence[str]) -> Failure:
         path = "stderr, above (no folder for temporary files could be written)"
     name, words = type(error).__name__, str(error).partition("\n")[0]
     message = f"this is a bug in spiketriage: {name}: {words}\nthe traceback is kept in {path}"
-    return Failure(code="bug", exit_code=BUG, message=message, hint="")
+    return Failure(code="bug", exit_code=Exit.BUG, message=message, hint="")
 
 
 def _words(argv: Sequence[str]) -> list[str]:
@@ -177,12 +169,6 @@ def _words(argv: Sequence[str]) -> list[str]:
 
 def _place(error: OSError) -> str:
     return str(error.filename or "standard output")
-
-
-def _folder(error: OSError) -> str:
-    if error.filename:
-        return shlex.quote(os.path.dirname(str(error.filename)) or ".")
-    return "."
 
 
 def _kebab(name: str) -> str:

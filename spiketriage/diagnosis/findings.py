@@ -5,11 +5,12 @@ This module never decides anything and never reads evidence.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted as counted
+from spiketriage.nouns.listing import listed as listed
 
-MAX_NAMED = 3
 NOWHERE = Where()
 
 
@@ -23,24 +24,8 @@ def untestable(name: str, reason: str, *, where: Where = NOWHERE, judged: bool =
     return Finding(name=name, outcome="not testable", summary=reason, where=where, judged=judged)
 
 
-def listed(names: Collection[str], unit: str = "") -> str:
-    """The first few of `names`, and how many more there are."""
-    shown = ", ".join(list(names)[:MAX_NAMED])
-    more = len(names) - MAX_NAMED
-    if more > 0:
-        return f"{shown} and {more} more{f' {unit}' if unit else ''}"
-    return shown
-
-
 def ranks_text(ranks: Sequence[int]) -> str:
     """`rank 1`, or `ranks 0, 1 and 5 more`."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {listed([str(rank) for rank in ranks])}"
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 step`, `3 steps`."""
-    if number == 1:
-        return f"{number} {noun}"
-    return f"{number} {noun}s"

@@ -1,4 +1,4 @@
-"""Closes a bag: `bagit.txt` and the SHA-256 manifest of every copied file (RFC 8493).
+"""Closes a bag (RFC 8493): the SHA-256 of every copied file, and of the files that say so.
 
 This module never copies evidence; it lists what the collectors copied.
 """
@@ -12,14 +12,16 @@ from spiketriage.digests import sha256_of_file
 from spiketriage.durable import write
 from spiketriage.evidence import layout
 
-MANIFEST = "manifest-sha256.txt"
+MANIFEST, TAG_MANIFEST = "manifest-sha256.txt", "tagmanifest-sha256.txt"
+BAGIT = "bagit.txt"
 DECLARATION = "BagIt-Version: 1.0\nTag-File-Character-Encoding: UTF-8\n"
 
 
-def close(evidence: Path, known: Mapping[str, str]) -> None:
-    """Write the manifest and the declaration.
+def close(evidence: Path, known: Mapping[str, str]) -> str:
+    """Write manifest, declaration and tag manifest; returns the SHA-256 of the last.
 
-    Files that no collector digested just now are digested here.
+    That one digest stands for all: it covers the manifest, which covers every copied file, and the
+    telemetry in Parquet. Files that no collector digested just now are digested here.
 
     Raises:
         EvidenceError: a copied file cannot be read.
@@ -34,7 +36,13 @@ def close(evidence: Path, known: Mapping[str, str]) -> None:
             f"{known.get(name) or sha256_of_file(path)}  {layout.PAYLOAD}/{escaped(name)}\n"
         )
     write(evidence / MANIFEST, "".join(lines).encode())
-    write(evidence / "bagit.txt", DECLARATION.encode())
+    write(evidence / BAGIT, DECLARATION.encode())
+    tags = []
+    for name in (BAGIT, MANIFEST, layout.PARQUET):
+        if (evidence / name).is_file():  # a run without telemetry has no Parquet
+            tags.append(f"{sha256_of_file(evidence / name)}  {name}\n")
+    write(evidence / TAG_MANIFEST, "".join(tags).encode())
+    return sha256_of_file(evidence / TAG_MANIFEST)
 
 
 def escaped(name: str) -> str:

@@ -21,11 +21,11 @@ from typing import Any
 import xxhash
 
 from spiketriage.digests import read_pass
-from spiketriage.durable import write
+from spiketriage.durable import FULL, write
 from spiketriage.errors import EvidenceError, PartialError
 from spiketriage.evidence import layout
 from spiketriage.evidence.collectors import COLLECTORS, Item
-from spiketriage.evidence.measured import to_json
+from spiketriage.evidence.measured import kept, to_json
 from spiketriage.nouns.incident import Artifact, RunSettings
 from spiketriage.readers.checkpoints.generations import read_generation, read_generations
 from spiketriage.readers.settings import read_settings
@@ -35,7 +35,6 @@ GENERATIONS = (
 )
 NUM_CANDIDATES = 2
 ALIVE_BYTES = 1 << 26
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main() -> None:
@@ -220,7 +219,7 @@ def measure(settings: RunSettings, onset: int | None) -> None:
         if verify:
             facts = read_generation(settings.checkpoints, generation.name, verify=True)
             num_sound += facts.complete and not facts.problems and not facts.nonfinite
-        tell(generation=facts.name, measured=to_json(facts))
+        tell(generation=to_json(kept(facts)))
 
 
 if __name__ == "__main__":

@@ -6,19 +6,17 @@ since.
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from spiketriage.diagnosis.view import View
 from spiketriage.errors import EvidenceError, RefusedError
 from spiketriage.evidence import layout
-from spiketriage.evidence.measured import from_json, to_json
+from spiketriage.evidence.measured import placed
 from spiketriage.evidence.rank_dumps import rank_dumps
 from spiketriage.incident.store import Incident
-from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts, Manifest
+from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts, Manifest, MeasuredGeneration
 from spiketriage.nouns.data import DataIndex
 from spiketriage.nouns.incident import Dossier, RunSettings
 from spiketriage.readers.checkpoints.native import parse_manifest
@@ -27,9 +25,6 @@ from spiketriage.readers.events.found import read_events
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.readers.telemetry.run.sources import read_telemetry
 from spiketriage.readers.telemetry.series.names import Names
-
-GENERATION_FACT = "generation/"
-FROZEN = "frozen"  # the fact whose presence says that a freeze was finished
 
 
 def load_view(incident: Incident, settings: RunSettings) -> View:
@@ -83,7 +78,7 @@ def require_frozen(dossier: Dossier, incident: Incident, run: Path) -> None:
     Raises:
         RefusedError: the incident's freeze did not finish.
     """
-    if FROZEN in dossier.facts:
+    if dossier.freeze is not None:
         return
     if incident.folder.absolute().is_relative_to(run.absolute()):
         elsewhere = []
@@ -113,26 +108,18 @@ def frozen_generations(
     dossier: Dossier, incident_folder: Path, settings: RunSettings
 ) -> tuple[GenerationFacts, ...]:
     """The generations as freeze and hash measured them, ascending."""
-    found = []
-    for key, value in dossier.facts.items():
-        if key.startswith(GENERATION_FACT):
-            found.append(
-                generation_facts(measured_from_fact(key, value), incident_folder, settings)
-            )
-    return tuple(sorted(found, key=lambda one: (-1 if one.step is None else one.step, one.name)))
+    return tuple(placed_generation(one, incident_folder, settings) for one in dossier.generations)
 
 
-def generation_facts(
-    measured: GenerationFacts, incident_folder: Path, settings: RunSettings
+def placed_generation(
+    measured: MeasuredGeneration, incident_folder: Path, settings: RunSettings
 ) -> GenerationFacts:
     """What was measured, at its place and together with the frozen manifest."""
-    return replace(
-        measured,
-        path=generation_path(incident_folder, settings, measured.name),
-        manifest=frozen_manifest(incident_folder, measured.name)
-        if measured.layout == NATIVE
-        else None,
-    )
+    if measured.layout == NATIVE:
+        manifest = frozen_manifest(incident_folder, measured.name)
+    else:
+        manifest = None
+    return placed(measured, generation_path(incident_folder, settings, measured.name), manifest)
 
 
 def generation_path(incident_folder: Path, settings: RunSettings, name: str) -> Path:
@@ -151,22 +138,3 @@ def frozen_manifest(incident_folder: Path, generation: str) -> Manifest | None:
         return parse_manifest(path, path.read_bytes())
     except (OSError, EvidenceError):
         return None
-
-
-def measured_to_fact(measured: GenerationFacts) -> Mapping[str, str]:
-    """Key and value of the fact that keeps a measurement, as a mapping of one."""
-    return {f"{GENERATION_FACT}{measured.name}": json.dumps(to_json(measured), sort_keys=True)}
-
-
-def measured_from_fact(key: str, value: str) -> GenerationFacts:
-    """The measurement that a fact keeps.
-
-    Raises:
-        EvidenceError: the fact is not one that freeze or hash wrote.
-    """
-    try:
-        return from_json(key.removeprefix(GENERATION_FACT), json.loads(value))
-    except (ValueError, KeyError, TypeError) as error:
-        raise EvidenceError(
-            f"incident fact {key}: expected a measured generation, found {value!r:.80}"
-        ) from error

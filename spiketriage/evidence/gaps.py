@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from spiketriage.diagnosis.findings import counted
 from spiketriage.evidence import layout
 from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts, Manifest
 from spiketriage.nouns.incident import RunSettings
+from spiketriage.nouns.listing import counted, joined, listed
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.wire.generation import COMPLETE_NAME, rank_disagreements
 
 DEFAULT_INDEX = "data/index.json"
-MAX_NAMED = 3
 
 
 def lost_index(settings: RunSettings, manifests: Iterable[Manifest | None]) -> str:
@@ -62,11 +61,7 @@ def damage(generation: GenerationFacts) -> str:
     else:
         disagree = set()
     told = [within(generation, one) for one in generation.problems if one not in disagree]
-    if len(told) > MAX_NAMED:
-        more = f" (and {len(told) - MAX_NAMED} more)"
-    else:
-        more = ""
-    return "; ".join(told[:MAX_NAMED]) + more
+    return joined(told)
 
 
 def within(generation: GenerationFacts, sentence: str) -> str:
@@ -91,8 +86,4 @@ def telemetry_gaps(settings: RunSettings, telemetry: Telemetry) -> Iterator[tupl
 def counted_unfinished(generations: Sequence[GenerationFacts]) -> str:
     """`2 unfinished generations (step-000240, step-000260)`."""
     names = [one.name for one in generations]
-    if len(names) > MAX_NAMED:
-        more = f" and {len(names) - MAX_NAMED} more"
-    else:
-        more = ""
-    return f"{counted(len(names), 'unfinished generation')} ({', '.join(names[:MAX_NAMED])}{more})"
+    return f"{counted(len(names), 'unfinished generation')} ({listed(names)})"

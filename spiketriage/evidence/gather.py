@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import shlex
-import shutil
 import subprocess
 import sys
 import threading
@@ -20,11 +18,11 @@ from pathlib import Path
 from typing import IO, Any
 
 import spiketriage
-from spiketriage.errors import PartialError
+from spiketriage.durable import disk_full
 from spiketriage.evidence.collect import GENERATIONS, missing
 from spiketriage.evidence.collectors import COLLECTORS
 from spiketriage.evidence.measured import from_json
-from spiketriage.nouns.checkpoint import GenerationFacts
+from spiketriage.nouns.checkpoint import MeasuredGeneration
 from spiketriage.nouns.incident import Artifact
 
 COPIERS = tuple(collector.name for collector in COLLECTORS)
@@ -40,7 +38,7 @@ class Gathered:
 
     artifacts: list[Artifact] = field(default_factory=list)
     sha256: dict[str, str] = field(default_factory=dict)
-    generations: list[GenerationFacts] = field(default_factory=list)
+    generations: list[MeasuredGeneration] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
 
 
@@ -58,7 +56,7 @@ def gather(
     `at_begin` is told each collector's name when it begins, with what was gathered before.
 
     Raises:
-        PartialError: the disk is full; what was copied before stands.
+        DiskFullError: what was copied before stands.
     """
     gathered = Gathered()
     pending = list(collectors)
@@ -152,25 +150,14 @@ def _take(line: Mapping[str, Any], gathered: Gathered, current: str) -> str:
         if "copy" in line:
             gathered.sha256[line["copy"]] = line["sha256"]
     elif "generation" in line:
-        gathered.generations.append(from_json(line["generation"], line["measured"]))
+        gathered.generations.append(from_json(line["generation"]))
     elif "gap" in line:
         gathered.artifacts.append(missing(line["gap"], "collector", line["note"]))
     elif "full" in line:
-        raise _full(Path(line["full"]), line["size_bytes"])
+        raise disk_full(line["full"], line["size_bytes"])
     elif "end" in line:
         gathered.done.append(line["end"])
     return str(line.get("begin", current))
-
-
-def _full(target: Path, size_bytes: int) -> PartialError:
-    folder = next(parent for parent in target.parents if parent.is_dir())
-    left = f"{shutil.disk_usage(folder).free / 1e6:.1f} MB are free"
-    return PartialError(
-        f"the disk is full: {target}: cannot be written: {size_bytes / 1e6:.1f} MB are "
-        f"needed, {left}; "
-        "what was kept before stands",
-        hint=f"df -h {shlex.quote(str(folder))}",
-    )
 
 
 def _environment() -> dict[str, str]:

@@ -1,7 +1,6 @@
-"""A generation's facts as the collecting child tells them and an incident's fact keeps them.
+"""What an incident keeps of a generation's facts, and the JSON in which a child process tells it.
 
-This module never reads a generation; where one lies, and its manifest, are told by the evidence
-around it.
+This module never reads a generation: where one lies, and its manifest, the evidence knows.
 """
 
 from __future__ import annotations
@@ -11,27 +10,35 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from spiketriage.nouns.checkpoint import GenerationFacts
+from spiketriage.nouns.checkpoint import GenerationFacts, Manifest, MeasuredGeneration
 
-_NOT_KEPT = ("name", "path", "manifest")
-KEPT = tuple(field.name for field in fields(GenerationFacts) if field.name not in _NOT_KEPT)
-
-
-def to_json(facts: GenerationFacts) -> dict[str, Any]:
-    """The JSON object of a generation's facts, without name, path and manifest."""
-    values = {name: getattr(facts, name) for name in KEPT}
-    return {
-        name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()
-    }
+KEPT = tuple(field.name for field in fields(MeasuredGeneration))
 
 
-def from_json(name: str, value: Mapping[str, Any]) -> GenerationFacts:
-    """The facts of the generation `name`; its path is its name until somebody places it.
+def kept(facts: GenerationFacts) -> MeasuredGeneration:
+    """The facts without their place and without the manifest."""
+    return MeasuredGeneration(**{name: getattr(facts, name) for name in KEPT})
 
-    Raises:
-        KeyError, TypeError: the object is not one.
-    """
-    kept: dict[str, Any] = {
-        field: tuple(item) if isinstance(item := value[field], list) else item for field in KEPT
-    }
-    return GenerationFacts(name=name, path=Path(name), manifest=None, **kept)
+
+def placed(measured: MeasuredGeneration, path: Path, manifest: Manifest | None) -> GenerationFacts:
+    """The facts of a generation that lies at `path` and was frozen with `manifest`."""
+    values = {name: getattr(measured, name) for name in KEPT}
+    return GenerationFacts(path=path, manifest=manifest, **values)
+
+
+def to_json(measured: MeasuredGeneration) -> dict[str, Any]:
+    """The JSON object of a measurement."""
+    values = {}
+    for name in KEPT:
+        value = getattr(measured, name)
+        values[name] = dict(value) if isinstance(value, Mapping) else value
+    return values
+
+
+def from_json(values: Mapping[str, Any]) -> MeasuredGeneration:
+    """The measurement that `to_json` made an object of, after it went through JSON."""
+    restored: dict[str, Any] = {}
+    for name in KEPT:
+        value = values[name]
+        restored[name] = tuple(value) if isinstance(value, list) else value
+    return MeasuredGeneration(**restored)

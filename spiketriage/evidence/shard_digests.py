@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spiketriage import digests
-from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.diagnosis.findings import agrees, untestable
 from spiketriage.errors import EvidenceError
 from spiketriage.evidence import gaps, layout
 from spiketriage.evidence.hash_findings import INDEX_IDENTITY as IDENTITY
@@ -22,6 +22,7 @@ from spiketriage.nouns.checkpoint import GenerationFacts
 from spiketriage.nouns.data import DataIndex, Document
 from spiketriage.nouns.file import StoredFile
 from spiketriage.nouns.incident import Dossier, Finding, RunSettings, Where
+from spiketriage.nouns.listing import counted, listed
 from spiketriage.readers.data.native_index import ShardFacts, measure_shard, read_index
 from spiketriage.readers.scan.spread import not_measured, spread, unmeasured_path
 from spiketriage.readers.telemetry.run.sources import read_telemetry

@@ -8,10 +8,8 @@ process.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +23,7 @@ import duckdb
 import pyarrow as pa
 
 from spiketriage import durable
-from spiketriage.errors import BusyError, EvidenceError, PartialError, RefusedError
+from spiketriage.errors import BusyError, EvidenceError, RefusedError
 from spiketriage.incident.rows import Row
 from spiketriage.nouns.incident import JournalRow
 
@@ -36,7 +34,6 @@ SCHEMA = "spiketriage.incident/2"
 SWAP_PREFIX = ".swap-"
 NUM_TRIES = 5
 NEW_BYTES = 4 << 20  # what an empty incident takes while it is made, generously
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # DuckDB tells a full disk in words only; a failed checkpoint on a copy of our own has no other
 # cause.
 _FULL_WORDS = (
@@ -97,7 +94,7 @@ def swap(
     Raises:
         EvidenceError: the database cannot be opened or written.
         RefusedError: the folder cannot be written.
-        PartialError: its disk is full.
+        DiskFullError: its disk is full.
     """
     current, work = folder / NAME, folder / f"{SWAP_PREFIX}{os.getpid()}"
     try:
@@ -114,27 +111,13 @@ def swap(
     except OSError as error:
         # a lost lease explains a vanished working copy better than the copy's absence does
         may_replace()
-        if error.errno in FULL:
-            raise disk_full(folder, 2 * current.stat().st_size) from error
+        if error.errno in durable.FULL:
+            raise durable.disk_full(current, 2 * current.stat().st_size) from error
         raise RefusedError(
             f"{folder}: the incident cannot be written: {error.strerror or error}"
         ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def disk_full(folder: Path, needed_bytes: int) -> PartialError:
-    """The one sentence for a full disk, with what is needed and what is left where the incident lies."""
-    if folder.name.startswith("."):
-        folder = folder.parent  # a draft, which is gone when this is read
-    try:
-        left = f", {shutil.disk_usage(folder).free / 1e6:.1f} MB are free"
-    except OSError:
-        left = ""
-    message = f"the disk of {folder} is full: about {needed_bytes / 1e6:.1f} MB are needed{left}"
-    return PartialError(
-        f"{message}; what was recorded before stands", hint=f"df -h {shlex.quote(str(folder))}"
-    )
 
 
 def clean(folder: Path) -> None:
@@ -200,13 +183,21 @@ def _written(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             connection.close()
     except duckdb.Error as error:
         if any(words in str(error) for words in _FULL_WORDS):
-            if path.parent.name.startswith(SWAP_PREFIX):
-                folder = path.parent.parent
-            else:
-                folder = path.parent
-            size_bytes = path.stat().st_size if path.exists() else 0
-            raise disk_full(folder, max(NEW_BYTES, size_bytes)) from error
+            raise durable.disk_full(_final(path), max(NEW_BYTES, _size_bytes(path))) from error
         raise EvidenceError(f"{path}: cannot be written: {_first_line(error)}") from error
+
+
+def _final(path: Path) -> Path:
+    """Where the working copy at `path` was to be put in the end."""
+    if path.parent.name.startswith(SWAP_PREFIX):
+        return path.parent.parent / path.name
+    return path
+
+
+def _size_bytes(path: Path) -> int:
+    if path.exists():
+        return path.stat().st_size
+    return 0
 
 
 def _opened(path: Path) -> duckdb.DuckDBPyConnection:

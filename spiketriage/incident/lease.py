@@ -16,12 +16,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from spiketriage import durable
 from spiketriage.errors import BusyError, RefusedError
-from spiketriage.incident import database
 
 NAME = "lease.json"
 HEARTBEAT_S = 5.0
 STALE_S = 60.0
+LEASE_BYTES = 1 << 16  # one file and its draft, generously
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)  # a file system without hard links
 
 
@@ -122,8 +123,8 @@ def acquire(folder: Path, *, who: str, command: str, since: str, journal: bool) 
             finally:
                 draft.unlink(missing_ok=True)
     except OSError as error:
-        if error.errno in database.FULL:
-            raise database.disk_full(folder, 1 << 16) from error
+        if error.errno in durable.FULL:
+            raise durable.disk_full(path, LEASE_BYTES) from error
         raise RefusedError(
             f"{folder}: the lease cannot be written: {error.strerror or error}"
         ) from error

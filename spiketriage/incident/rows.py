@@ -14,13 +14,16 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spiketriage.incident import journal
+from spiketriage.nouns.checkpoint import MeasuredGeneration
 from spiketriage.nouns.incident import (
     Anchors,
     Artifact,
     CauseView,
     ExperimentRow,
     Finding,
+    Freeze,
     SettingRow,
+    Spike,
     StepPoint,
     TrialRow,
     Verdict,
@@ -45,7 +48,10 @@ class Fact:
 
 TABLES: Mapping[str, type[DataclassInstance]] = {
     "facts": Fact,
+    "freezes": Freeze,
+    "spikes": Spike,
     "anchors": Anchors,
+    "generations": MeasuredGeneration,
     "artifacts": Artifact,
     "findings": Finding,
     "trials": TrialRow,
@@ -71,12 +77,15 @@ def pack(record: DataclassInstance) -> Row:
                 {f"where_{part.name}": _plain(getattr(value, part.name)) for part in fields(Where)}
             )
             continue
+        if field.type == "Mapping[str, int]":
+            row[field.name] = {_plain(str(key)): int(number) for key, number in value.items()}
+            continue
         if str(field.type).startswith("float") and value is not None:
             value = float(value)
             if not math.isfinite(value):
                 nonfinite[field.name], value = _spelled(value), None
         row[_RENAMED.get(field.name, field.name)] = _plain(value)
-    return {**row, "nonfinite": nonfinite}
+    return {"nonfinite": nonfinite, **row}  # a field of that name has the column to itself
 
 
 def unpack(record_class: type[Record], row: Mapping[str, Any]) -> Record:
@@ -89,7 +98,8 @@ def unpack(record_class: type[Record], row: Mapping[str, Any]) -> Record:
             )
         else:
             values[field.name] = _thawed(row[_RENAMED.get(field.name, field.name)])
-    values.update({name: float(text) for name, text in row["nonfinite"].items()})
+    if "nonfinite" not in values:
+        values.update({name: float(text) for name, text in row["nonfinite"].items()})
     return record_class(**values)
 
 
@@ -145,6 +155,8 @@ def _thawed(value: Cell) -> Cell:
         if "\\udc" in value:
             return _ESCAPED_BYTE.sub(lambda found: chr(int(found[1], 16)), value)
         return value
+    if isinstance(value, dict):
+        return {_thawed(key): _thawed(item) for key, item in value.items()}
     if not isinstance(value, list):
         return value
     if value and isinstance(value[0], dict):

@@ -3,13 +3,16 @@
 -- added the row (0: a command that keeps no journal row), `digest` is the SHA-256 of the row before and this row.
 -- DuckDB ranks NaN above every number, so a nonfinite value is NULL in its column and spelled in `nonfinite`,
 -- as in {loss=NaN, grad_norm=Infinity}. A NULL that `nonfinite` does not name is a value that nobody measured.
+-- `generations` has no such number: its `nonfinite` lists the tensors that hold NaN or an infinity.
+-- A journal row seals the last row of every table (`heads`) and the bag of evidence as the latest freeze closed it.
 
 CREATE TABLE meta (schema VARCHAR NOT NULL, created_at VARCHAR NOT NULL, run VARCHAR NOT NULL);
 
 CREATE TABLE journal (
     number BIGINT NOT NULL, "at" VARCHAR NOT NULL, who VARCHAR NOT NULL, host VARCHAR NOT NULL, argv VARCHAR NOT NULL,
     version VARCHAR NOT NULL, outcome VARCHAR NOT NULL, exit_code BIGINT NOT NULL, duration_s DOUBLE NOT NULL,
-    previous VARCHAR NOT NULL, digest VARCHAR NOT NULL
+    previous VARCHAR NOT NULL, digest VARCHAR NOT NULL,
+    heads MAP(VARCHAR, VARCHAR) NOT NULL, evidence VARCHAR NOT NULL
 );
 
 CREATE TABLE facts (
@@ -23,6 +26,28 @@ CREATE TABLE anchors (
     onset BIGINT, suspect BIGINT, reason VARCHAR NOT NULL, known_good VARCHAR, older_good VARCHAR,
     refused MAP(VARCHAR, VARCHAR) NOT NULL,
     nonfinite MAP(VARCHAR, VARCHAR) NOT NULL, digest VARCHAR NOT NULL
+);
+
+CREATE TABLE freezes (
+    number BIGINT NOT NULL, command BIGINT NOT NULL,
+    is_whole BOOLEAN NOT NULL, gaps VARCHAR[] NOT NULL,
+    telemetry_problems VARCHAR[] NOT NULL, telemetry_notes VARCHAR[] NOT NULL,
+    nonfinite MAP(VARCHAR, VARCHAR) NOT NULL, digest VARCHAR NOT NULL
+);
+
+CREATE TABLE spikes (
+    number BIGINT NOT NULL, command BIGINT NOT NULL,
+    onset BIGINT, suspect BIGINT,
+    nonfinite MAP(VARCHAR, VARCHAR) NOT NULL, digest VARCHAR NOT NULL
+);
+
+CREATE TABLE generations (
+    number BIGINT NOT NULL, command BIGINT NOT NULL,
+    name VARCHAR NOT NULL, step BIGINT, layout VARCHAR NOT NULL, complete BOOLEAN NOT NULL, world_size BIGINT,
+    nonfinite VARCHAR[] NOT NULL, problems VARCHAR[] NOT NULL, odd VARCHAR[] NOT NULL,
+    interrupted VARCHAR NOT NULL, notes VARCHAR[] NOT NULL,
+    stated_steps MAP(VARCHAR, BIGINT) NOT NULL, file_digests MAP(VARCHAR, VARCHAR) NOT NULL,
+    digest VARCHAR NOT NULL
 );
 
 CREATE TABLE artifacts (

@@ -11,24 +11,28 @@ import getpass
 import shlex
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from spiketriage import __version__
-from spiketriage.errors import SpiketriageError
+from spiketriage.errors import Exit, SpiketriageError
 from spiketriage.incident import database, journal, lease
 from spiketriage.incident.rows import TABLES, Fact, Row, chained, pack
+from spiketriage.nouns.checkpoint import MeasuredGeneration
 from spiketriage.nouns.incident import (
     Anchors,
     Artifact,
     ExperimentRow,
     Finding,
+    Freeze,
     JournalRow,
     SettingRow,
+    Spike,
     StepPoint,
     TrialRow,
     Verdict,
@@ -37,15 +41,13 @@ from spiketriage.nouns.incident import (
 if TYPE_CHECKING:
     import duckdb
 
-    from spiketriage.incident.store import Incident
-
-OUTCOMES = {
-    0: "done",
-    1: "found something against",
-    3: "refused",
-    4: "integrity",
-    5: "inconclusive",
-    6: "partial",
+OUTCOMES: Mapping[int, str] = {
+    Exit.DONE: "done",
+    Exit.AGAINST: "found something against",
+    Exit.REFUSED: "refused",
+    Exit.INTEGRITY: "integrity",
+    Exit.INCONCLUSIVE: "inconclusive",
+    Exit.PARTIAL: "partial",
 }
 NOT_RECORDED = "ended without a record"
 NO_EXIT_CODE = -1
@@ -60,9 +62,10 @@ class Session:
     happened.
     """
 
-    def __init__(self, incident: Incident, argv: Sequence[str], *, journal: bool = True) -> None:
-        self.incident = incident
-        self.exit_code = 0
+    def __init__(self, folder: Path, argv: Sequence[str], *, journal: bool = True) -> None:
+        self.folder = folder
+        self.exit_code: int = Exit.DONE
+        self._evidence = ""
         self._argv = shlex.join(argv)
         self._journal = journal
         self._lease: lease.Lease | None = None
@@ -72,14 +75,14 @@ class Session:
         self._at = datetime.now(UTC).isoformat()
         self._started_s = time.monotonic()
         self._lease = lease.acquire(
-            self.incident.folder,
+            self.folder,
             who=_who(),
             command=self._argv,
             since=self._at,
             journal=self._journal,
         )
         try:
-            database.clean(self.incident.folder)
+            database.clean(self.folder)
             self._record_the_displaced(self._lease.displaced)
         except BaseException:
             self._lease.release()
@@ -113,6 +116,19 @@ class Session:
     def anchors(self, a: Anchors) -> None:
         """Record the anchors; newer ones supersede them."""
         self._add("anchors", (a,))
+
+    def spike(self, spike: Spike) -> None:
+        """Record the spike as a freeze found it; a newer one supersedes it."""
+        self._add("spikes", (spike,))
+
+    def generations(self, rows: Iterable[MeasuredGeneration]) -> None:
+        """Record what was measured of generations; a newer row of the same name supersedes."""
+        self._add("generations", rows)
+
+    def frozen(self, freeze: Freeze, *, evidence: str) -> None:
+        """Record how a freeze ended, and seal the bag whose tag manifest has this SHA-256."""
+        self._add("freezes", (freeze,))
+        self._evidence = evidence
 
     def artifacts(self, rows: Iterable[Artifact]) -> None:
         """Record evidence; a newer row of the same path supersedes."""
@@ -176,8 +192,9 @@ class Session:
         """
         if holder is None or not holder.journal:
             return
-        known = {(row.at, row.host, row.argv) for row in self.incident.dossier().journal}
-        if (holder.since, holder.host, holder.command) in known:
+        with database.reading(self.folder) as connection:
+            rows = database.journal_rows(connection)
+        if any((row.at, row.host, row.argv) == _key(holder) for row in rows):
             return
         row = JournalRow(
             number=0,
@@ -218,24 +235,37 @@ class Session:
                 command = (before.number if before else 0) + 1
             else:
                 command = 0
+            heads = {}
             for table, rows in self._buffer.items():
-                _append(connection, table, rows, command)
-            if row is not None:
-                database.insert(connection, "journal", [asdict(journal.sealed(row, before))])
+                heads[table] = _append(connection, table, rows, command)
+            if row is None:
+                return
+            # Never measured anew here: that would vouch for whatever lies there by now.
+            evidence = self._evidence or (before.evidence if before else "")
+            filled = replace(row, heads=heads, evidence=evidence)
+            database.insert(connection, "journal", [asdict(journal.sealed(filled, before))])
 
-        database.swap(self.incident.folder, write, may_replace=self._lease.check)
+        database.swap(self.folder, write, may_replace=self._lease.check)
 
 
 def _append(
     connection: duckdb.DuckDBPyConnection, table: str, rows: list[Row], command: int
-) -> None:
+) -> str:
+    """Add `rows` at the end of `table`, and return its head: the last number and its digest."""
     last = database.select(
         connection, f"SELECT number, digest FROM {table} ORDER BY number DESC LIMIT 1"
     )
     number, previous = (last[0]["number"], last[0]["digest"]) if last else (0, journal.START)
-    database.insert(
-        connection, table, chained(rows, last_number=number, previous=previous, command=command)
-    )
+    added = chained(rows, last_number=number, previous=previous, command=command)
+    database.insert(connection, table, added)
+    if added:
+        number, previous = added[-1]["number"], added[-1]["digest"]
+    return f"{number} {previous}"
+
+
+def _key(holder: lease.Holder) -> tuple[str, str, str]:
+    """What tells a holder's journal row from every other."""
+    return holder.since, holder.host, holder.command
 
 
 def _exit_code(error: BaseException) -> int:
@@ -246,8 +276,8 @@ def _exit_code(error: BaseException) -> int:
             return error.code
         return int(error.code is not None)
     if isinstance(error, KeyboardInterrupt):
-        return 130
-    return 70
+        return Exit.INTERRUPTED
+    return Exit.BUG
 
 
 def _who() -> str:

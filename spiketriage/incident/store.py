@@ -22,7 +22,7 @@ from spiketriage.errors import EvidenceError, RefusedError, SpiketriageError, Us
 from spiketriage.incident import database
 from spiketriage.incident.rows import TABLES, unpack
 from spiketriage.incident.session import Session
-from spiketriage.nouns.incident import Dossier
+from spiketriage.nouns.incident import NO_SPIKE, Dossier
 
 _DRAFT_PREFIX = ".new-"
 _STAMP_LENGTH = len("2026-11-29T0312Z")
@@ -71,11 +71,14 @@ class Incident:
             journal=journal,
             setting=next(iter(read["setting"]), None),
             experiments=tuple(read["experiments"]),
+            generations=tuple(read["generations"]),
+            spike=next(iter(read["spikes"]), NO_SPIKE),
+            freeze=next(iter(read["freezes"]), None),
         )
 
     def session(self, argv: Sequence[str], *, journal: bool = True) -> Session:
         """A context manager that holds the lease and adds rows."""
-        return Session(self, argv, journal=journal)
+        return Session(self.folder, argv, journal=journal)
 
 
 def incidents_folder(run: Path, incidents: Path | None) -> Path:
@@ -94,7 +97,7 @@ def create(
 
     Raises:
         RefusedError: the folder of incidents cannot be written.
-        PartialError: its disk is full.
+        DiskFullError: its disk is full.
     """
     parent = incidents_folder(run, incidents)
     subject = otherwise if step is None else f"step{step}"
@@ -107,8 +110,8 @@ def create(
         database.build(draft, created_at=datetime.now(UTC).isoformat(), run=str(run))
         return Incident(folder=_placed(draft, name))
     except OSError as error:
-        if error.errno in database.FULL:
-            raise database.disk_full(parent, database.NEW_BYTES) from error
+        if error.errno in durable.FULL:
+            raise durable.disk_full(parent / name, database.NEW_BYTES) from error
         raise RefusedError(
             f"{parent}: an incident cannot be made: {error.strerror or error}",
             hint=f"spiketriage freeze {shlex.quote(str(run))} --incidents ./incidents",

@@ -8,6 +8,17 @@ QUALIFY row_number() OVER (PARTITION BY key ORDER BY number DESC) = 1 ORDER BY f
 CREATE VIEW latest_anchors AS
 SELECT *, number AS first_number FROM anchors QUALIFY row_number() OVER (ORDER BY number DESC) = 1;
 
+-- How the last freeze ended, and where it saw the spike; `latest_anchors` may have been moved by a check since.
+CREATE VIEW latest_freezes AS
+SELECT *, number AS first_number FROM freezes QUALIFY row_number() OVER (ORDER BY number DESC) = 1;
+
+CREATE VIEW latest_spikes AS
+SELECT *, number AS first_number FROM spikes QUALIFY row_number() OVER (ORDER BY number DESC) = 1;
+
+CREATE VIEW latest_generations AS
+SELECT *, min(number) OVER (PARTITION BY name) AS first_number FROM generations
+QUALIFY row_number() OVER (PARTITION BY name ORDER BY number DESC) = 1 ORDER BY step NULLS FIRST, name;
+
 CREATE VIEW latest_artifacts AS
 SELECT *, min(number) OVER (PARTITION BY path) AS first_number FROM artifacts
 QUALIFY row_number() OVER (PARTITION BY path ORDER BY number DESC) = 1 ORDER BY first_number;

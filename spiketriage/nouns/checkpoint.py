@@ -86,6 +86,27 @@ class GenerationFacts(SavedState):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredGeneration:
+    """What `freeze` or `hash` measured of a generation, as an incident keeps it.
+
+    The fields of `GenerationFacts` but for its place and its manifest, which the evidence holds.
+    """
+
+    name: str
+    step: int | None
+    layout: str
+    complete: bool
+    world_size: int | None
+    nonfinite: tuple[str, ...]
+    problems: tuple[str, ...]
+    odd: tuple[str, ...]
+    interrupted: str
+    notes: tuple[str, ...]
+    stated_steps: Mapping[str, int]
+    file_digests: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatedStep:
     """One place that states how many optimizer steps a checkpoint has behind it."""
 

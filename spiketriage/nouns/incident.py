@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from spiketriage.nouns.checkpoint import MeasuredGeneration
+
 Outcome = Literal["agrees", "differs", "nonfinite", "not testable"]
 # What a finding may do to a verdict; `diagnosis.role` says what each of them means.
 Role = Literal["tests causes", "tests the causes that mention it", "against the run"]
@@ -95,6 +97,31 @@ class Anchors:
     known_good: str | None
     older_good: str | None
     refused: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spike:
+    """The anchors as `freeze` found them, whatever a `check` makes of them later."""
+
+    onset: int | None
+    suspect: int | None
+
+
+NO_SPIKE = Spike(onset=None, suspect=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze:
+    """How a freeze ended, which it says last: an incident without one has half of its evidence.
+
+    `gaps` are the artifacts that it could not keep; the other two are what the telemetry says of
+    itself: damage, and what had to be assumed.
+    """
+
+    is_whole: bool
+    gaps: tuple[str, ...] = ()
+    telemetry_problems: tuple[str, ...] = ()
+    telemetry_notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,9 +258,10 @@ class StepPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalRow:
-    """One command in the incident's chained journal.
+    """One command in the incident's chained journal; `previous` is the SHA-256 of the row before.
 
-    `previous` is the SHA-256 of the row before.
+    It seals what the commands so far left: `heads` is the number and the digest of the last row of
+    every table, `evidence` the SHA-256 of the bag's tag manifest as the latest freeze wrote it.
     """
 
     number: int
@@ -247,6 +275,8 @@ class JournalRow:
     duration_s: float
     previous: str
     digest: str
+    heads: Mapping[str, str] = field(default_factory=dict)
+    evidence: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +294,9 @@ class Dossier:
     journal: tuple[JournalRow, ...]
     setting: SettingRow | None = None
     experiments: tuple[ExperimentRow, ...] = ()
+    generations: tuple[MeasuredGeneration, ...] = ()
+    spike: Spike = NO_SPIKE
+    freeze: Freeze | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,6 @@ Each takes the dossier alone; none weighs anything anew.
 
 from __future__ import annotations
 
-import json
-
 from spiketriage.nouns.incident import Anchors, Artifact, Dossier
 from spiketriage.report import commands, words
 from spiketriage.report.model import Missing, Row, Section, Table, Tone, code, number, text
@@ -86,8 +84,9 @@ def evidence(dossier: Dossier) -> Section:
 
 def _remarks(dossier: Dossier) -> tuple[str, ...]:
     """What the recorder says it left out or lost, and what a log's reader had to assume."""
-    notes = json.loads(dossier.facts.get("telemetry_notes", "[]"))
-    return tuple(words.plain(note) for note in notes)
+    if dossier.freeze is None:
+        return ()
+    return tuple(words.plain(note) for note in dossier.freeze.telemetry_notes)
 
 
 def _gap(artifact: Artifact) -> str:

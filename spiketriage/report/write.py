@@ -12,7 +12,6 @@ from pathlib import Path
 from spiketriage import durable
 from spiketriage.errors import RefusedError
 from spiketriage.incident import store
-from spiketriage.incident.database import FULL, disk_full
 from spiketriage.nouns.incident import Dossier, StepResult
 from spiketriage.report import build, commands, curves, html, json_report, markdown
 from spiketriage.report.model import Report
@@ -76,7 +75,7 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
 
     Raises:
         RefusedError: the folder cannot be written.
-        PartialError: its disk is full.
+        DiskFullError: its disk is full.
 
     """
     try:
@@ -89,8 +88,8 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
         for parent in (folder / "plots", folder):
             durable.sync(parent)
     except OSError as error:
-        if error.errno in FULL:
-            raise disk_full(folder.parent, sum(map(len, files.values()))) from error
+        if error.errno in durable.FULL:
+            raise durable.disk_full(folder, sum(map(len, files.values()))) from error
         raise RefusedError(
             f"{folder}: the report cannot be written: {error.strerror or error}",
             hint=f"ls -ld {shlex.quote(str(folder))}",

@@ -19,11 +19,9 @@ from spiketriage.diagnosis.role import stamp
 from spiketriage.diagnosis.view import View
 from spiketriage.errors import SpiketriageError
 from spiketriage.evidence.frozen import load_view
-from spiketriage.evidence.spike import FOUND_BY_FREEZE, WRITTEN_BY_CHECK, Spike, spike_of
 from spiketriage.incident import store
-from spiketriage.incident.session import Session
 from spiketriage.incident.store import Incident
-from spiketriage.nouns.incident import Anchors, Dossier, Finding, StepResult
+from spiketriage.nouns.incident import Anchors, Finding, Spike, StepResult
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.runbook import next_step
@@ -53,12 +51,13 @@ def run(
     found = store.find(run_folder, incidents=incidents, wanted=incident)
     with found.session(argv) as session:
         dossier = found.dossier()
-        spike = spike_of(dossier)
+        spike = dossier.spike
         view = _view(found, run_folder, spike)
         findings = check_all(view)
         anchors = reanchored(view, spike, findings)
         session.findings(findings)
-        _keep_anchors(session, dossier, spike, anchors)
+        if anchors != dossier.anchors:
+            session.anchors(anchors)
         record_plan(session, found, view)
         session.exit_code = int(any(_is_against(finding) for finding in findings))
     # Without a harness no step can be executed, and nothing is in question where nothing is
@@ -177,14 +176,6 @@ def _view(found: Incident, run_folder: Path, spike: Spike) -> View:
     if view.anchors is None:
         return view
     return replace(view, anchors=replace(view.anchors, onset=spike.onset, suspect=spike.suspect))
-
-
-def _keep_anchors(session: Session, dossier: Dossier, spike: Spike, anchors: Anchors) -> None:
-    if anchors == dossier.anchors:
-        return
-    session.anchors(anchors)
-    session.fact(FOUND_BY_FREEZE, str(spike))
-    session.fact(WRITTEN_BY_CHECK, str(Spike(onset=anchors.onset, suspect=anchors.suspect)))
 
 
 def _headline(view: View, spike: Spike, anchors: Anchors, *, audit: bool) -> tuple[str, ...]:

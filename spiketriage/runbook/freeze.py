@@ -5,21 +5,18 @@ This module never opens a source for writing, and freezing the same onset twice 
 
 from __future__ import annotations
 
-import json
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from spiketriage.diagnosis.anchors import select_anchors
-from spiketriage.diagnosis.findings import counted
-from spiketriage.errors import EvidenceError, RefusedError, UsageError
+from spiketriage.errors import EvidenceError, Exit, RefusedError, UsageError
 from spiketriage.evidence import bag, gaps, layout
 from spiketriage.evidence import frozen as evidence
 from spiketriage.evidence.collect import GENERATIONS, missing
 from spiketriage.evidence.collectors import COLLECTORS
-from spiketriage.evidence.frozen import FROZEN
 from spiketriage.evidence.gather import COPIERS, Gathered, gather
 from spiketriage.evidence.onset import NOTHING, Onset, find_onset
 from spiketriage.evidence.pin import InPlace, link, secure
@@ -30,7 +27,17 @@ from spiketriage.incident import store
 from spiketriage.incident.session import Session
 from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts
 from spiketriage.nouns.file import StoredFile
-from spiketriage.nouns.incident import HARNESS, Anchors, Artifact, Dossier, RunSettings, StepResult
+from spiketriage.nouns.incident import (
+    HARNESS,
+    Anchors,
+    Artifact,
+    Dossier,
+    Freeze,
+    RunSettings,
+    Spike,
+    StepResult,
+)
+from spiketriage.nouns.listing import counted
 from spiketriage.readers.data.native_index import read_index
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
@@ -39,9 +46,7 @@ from spiketriage.readers.telemetry.series.names import Names
 from spiketriage.runbook import next_step
 from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
 
-GAPS = "gaps"  # the fact that names what the latest freeze could not keep
 UNKNOWN = "unknown"  # how an incident's name ends when there is no telemetry to find an onset in
-PARTIAL = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +77,7 @@ def run(
         EvidenceError: the folder is no run, or it cannot be read.
         UsageError: `step` is not a step of this run.
         RefusedError: the incidents' folder cannot be written.
-        PartialError: the disk is full.
+        DiskFullError: the disk took no more; what was copied stands.
         BusyError: somebody else works on the same incident.
     """
     subject = _subject(read_settings(run_folder), step)
@@ -83,11 +88,7 @@ def run(
             known,
             next_step.command("freeze", run_folder, incidents, None, *_options(step)),
         )
-    if known is not None:
-        frozen = known.dossier().facts.get(FROZEN)
-    else:
-        frozen = None
-    if known is not None and frozen == "whole":
+    if known is not None and _is_whole(known.dossier()):
         return _result(known, next_step.command("hash", run_folder, incidents), again=True)
     ending = _ending(subject)
     at = datetime.now(UTC)
@@ -99,6 +100,10 @@ def run(
             session.fact("incidents", str(incidents.absolute()))
         session.exit_code = _freeze(session, subject)
     return _result(place, next_step.command("hash", run_folder, incidents), again=False)
+
+
+def _is_whole(dossier: Dossier) -> bool:
+    return dossier.freeze is not None and dossier.freeze.is_whole
 
 
 def _options(step: int | None) -> list[str]:
@@ -173,7 +178,7 @@ def _is_same(dossier: Dossier, subject: _Subject, *, shared: bool) -> bool:
     # An audit has no onset to tell it from the next: once finished, it is that of the steps it
     # covered.
     same_end = facts.get("last_step") == _last_step(subject)
-    return subject.onset.step is not None or FROZEN not in facts or same_end
+    return subject.onset.step is not None or dossier.freeze is None or same_end
 
 
 def _last_step(subject: _Subject) -> str | None:
@@ -184,8 +189,8 @@ def _last_step(subject: _Subject) -> str | None:
 
 
 def _freeze(session: Session, subject: _Subject) -> int:
-    settings, folder = subject.settings, session.incident.folder
-    say(f"freeze: {session.incident.id}: copying logs, telemetry, code, manifests")
+    settings, folder = subject.settings, session.folder
+    say(f"freeze: {folder.name}: copying logs, telemetry, code, manifests")
     _facts(session, subject)
     session.commit()  # whoever finds this incident unfinished must know whose it is
     session.artifacts(_gaps(subject))
@@ -205,16 +210,15 @@ def _freeze(session: Session, subject: _Subject) -> int:
         settings.run, payload, collectors, onset=subject.onset.step, at_begin=keep_copies
     )
     generations = tuple(
-        evidence.generation_facts(one, folder, settings) for one in gathered.generations
+        evidence.placed_generation(one, folder, settings) for one in gathered.generations
     )
     lost = list(_lost(settings, generations))
     anchors = select_anchors(
         generations, subject.onset.step, subject.onset.step, subject.onset.reason
     )
     session.anchors(anchors)
-    for one in gathered.generations:
-        for key, value in evidence.measured_to_fact(one).items():
-            session.fact(key, value)
+    session.spike(Spike(onset=anchors.onset, suspect=anchors.suspect))
+    session.generations(gathered.generations)
     in_place = list(_in_place(folder, subject, generations, anchors))
     session.artifacts([*gathered.artifacts, *lost, *in_place])
     if subject.telemetry is not None:
@@ -223,15 +227,25 @@ def _freeze(session: Session, subject: _Subject) -> int:
             tables(series) if series else subject.telemetry,
             folder / layout.EVIDENCE / layout.PARQUET,
         )
-    bag.close(folder / layout.EVIDENCE, gathered.sha256)
+    sealed = bag.close(folder / layout.EVIDENCE, gathered.sha256)
     kept = [*_gaps(subject), *gathered.artifacts, *lost, *in_place]
     missed = dict.fromkeys(one.path for one in kept if one.kept == "missing")
-    session.fact(GAPS, json.dumps(list(missed)))
     is_whole = not missed and anchors.known_good is not None
-    session.fact(FROZEN, "whole" if is_whole else "with gaps")
+    session.frozen(_ended(subject.telemetry, is_whole, missed), evidence=sealed)
     if is_whole:
-        return 0
-    return PARTIAL
+        return Exit.DONE
+    return Exit.PARTIAL
+
+
+def _ended(telemetry: Telemetry | None, is_whole: bool, missed: Iterable[str]) -> Freeze:
+    if telemetry is None:
+        return Freeze(is_whole=is_whole, gaps=tuple(missed))
+    return Freeze(
+        is_whole=is_whole,
+        gaps=tuple(missed),
+        telemetry_problems=tuple(telemetry.problems),
+        telemetry_notes=tuple(telemetry.notes),
+    )
 
 
 def _facts(session: Session, subject: _Subject) -> None:
@@ -250,8 +264,6 @@ def _facts(session: Session, subject: _Subject) -> None:
         facts["num_attempts"] = str(len(telemetry.attempts))
         facts["first_step"] = str(telemetry.steps[0]) if telemetry.steps else ""
         facts["last_step"] = _last_step(subject) or ""
-        facts["telemetry_problems"] = json.dumps(telemetry.problems)
-        facts["telemetry_notes"] = json.dumps(telemetry.notes)
     for key, value in facts.items():
         session.fact(key, value)
 
@@ -380,7 +392,7 @@ def _plan(subject: _Subject, known: store.Incident | None, command: str) -> Step
     )
     return StepResult(
         incident=known.id if known is not None else "",
-        exit_code=0,
+        exit_code=Exit.DONE,
         verdict="dry-run",
         lines=tuple(lines),
         data={"onset": subject.onset.step, "num_files": counts},
@@ -388,9 +400,9 @@ def _plan(subject: _Subject, known: store.Incident | None, command: str) -> Step
     )
 
 
-def _untold(facts: Mapping[str, str], missed: Sequence[Artifact]) -> Iterator[str]:
+def _unmentioned(freeze: Freeze, missed: Sequence[Artifact]) -> Iterator[str]:
     """Problems of the telemetry that no gap speaks of: torn last records."""
-    for problem in json.loads(facts.get("telemetry_problems", "[]")):
+    for problem in freeze.telemetry_problems:
         if not any(problem.partition(": ")[2] in gap.note for gap in missed):
             yield problem
 
@@ -414,16 +426,15 @@ def _shortened(run: str, name: str, why: str) -> str:
     return why.replace(f"{run}/{name}: ", "").replace(f"{run}/{name}/", "")
 
 
-def _has_generation(facts: Mapping[str, str]) -> bool:
-    return any(key.startswith(evidence.GENERATION_FACT) for key in facts)
-
-
 def _result(place: store.Incident, command: str, *, again: bool) -> StepResult:
     dossier = place.dossier()
-    anchors, facts = dossier.anchors, dossier.facts
+    anchors, freeze, run_named = dossier.anchors, dossier.freeze, dossier.facts["run"]
     assert anchors is not None, "a finished freeze has anchors"
-    named = set(json.loads(facts.get(GAPS, "[]")))
-    missed = [one for one in dossier.artifacts if one.kept == "missing" and one.path in named]
+    assert freeze is not None, "a finished freeze says how it ended"
+    missed = []
+    for artifact in dossier.artifacts:
+        if artifact.kept == "missing" and artifact.path in freeze.gaps:
+            missed.append(artifact)
     unpinned = [
         artifact for artifact in dossier.artifacts if artifact.note.startswith("not pinned")
     ]
@@ -434,26 +445,25 @@ def _result(place: store.Incident, command: str, *, again: bool) -> StepResult:
         _onset(anchors.onset, anchors.reason),
         f"known good: {_called(anchors.known_good)}, older: {_called(anchors.older_good)}",
         *(
-            f"refused {_called(name)}: {_shortened(facts['run'], name, why)}"
+            f"refused {_called(name)}: {_shortened(run_named, name, why)}"
             for name, why in anchors.refused.items()
         ),
         *(
-            [f"gap: no checkpoint of a known layout was found in {facts['run']}"]
-            if not _has_generation(facts)
+            [f"gap: no checkpoint of a known layout was found in {run_named}"]
+            if not dossier.generations
             else []
         ),
         f"kept: {num_copied} copied, {num_pinned} pinned in {place.folder / layout.EVIDENCE}",
         *(f"gap: {gap.path}: {gap.note}" for gap in missed),
-        *(f"telemetry: {problem}" for problem in _untold(facts, missed)),
-        *(f"note: {note}" for note in json.loads(facts.get("telemetry_notes", "[]"))),
+        *(f"telemetry: {problem}" for problem in _unmentioned(freeze, missed)),
+        *(f"note: {note}" for note in freeze.telemetry_notes),
     ]
     if unpinned:
         lines.append(f"warning: {counted(len(unpinned), 'file')} {unpinned[0].note}")
-    is_whole = facts[FROZEN] == "whole"
     return StepResult(
         incident=place.id,
-        exit_code=0 if is_whole else PARTIAL,
-        verdict="frozen" if is_whole else "partial",
+        exit_code=Exit.DONE if freeze.is_whole else Exit.PARTIAL,
+        verdict="frozen" if freeze.is_whole else "partial",
         lines=tuple(lines),
         data={
             "onset": anchors.onset,
@@ -463,7 +473,7 @@ def _result(place: store.Incident, command: str, *, again: bool) -> StepResult:
             "older_good": anchors.older_good,
             "refused": dict(anchors.refused),
             "gaps": [{"path": gap.path, "note": gap.note} for gap in missed],
-            "notes": json.loads(facts.get("telemetry_notes", "[]")),
+            "notes": list(freeze.telemetry_notes),
             "folder": str(place.folder),
         },
         next_commands=(command,),

@@ -15,21 +15,22 @@ from pathlib import Path
 
 from spiketriage import digests
 from spiketriage.diagnosis.anchors import select_anchors
-from spiketriage.diagnosis.findings import listed
 from spiketriage.diagnosis.role import stamp
-from spiketriage.errors import EvidenceError
+from spiketriage.errors import EvidenceError, Exit
 from spiketriage.evidence import frozen as evidence
 from spiketriage.evidence import gaps, hash_findings, layout
 from spiketriage.evidence.generation_digests import Generations, examine_generations
+from spiketriage.evidence.measured import kept
 from spiketriage.evidence.progress import say
 from spiketriage.evidence.shard_digests import Data, examine_data
 from spiketriage.incident import store
 from spiketriage.nouns.checkpoint import NATIVE
 from spiketriage.nouns.incident import Artifact, Dossier, Finding, RunSettings, StepResult
+from spiketriage.nouns.listing import listed, shortened
 from spiketriage.readers.settings import read_settings
 from spiketriage.runbook import next_step
 
-INTEGRITY, PARTIAL = 4, 6
+VERDICTS = {Exit.DONE: "clean", Exit.INTEGRITY: "differs", Exit.PARTIAL: "partial"}
 MAX_UNMEASURED = 40  # sentences: a cluster that is lost leaves one for each file
 _GROWING = ("log", "telemetry")  # a run that goes on appends to these, which is no damage
 
@@ -44,12 +45,12 @@ class _Examined:
     unmeasured: list[str] = field(default_factory=list)
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Exit:
         if self.differing:
-            return INTEGRITY
+            return Exit.INTEGRITY
         if self.unmeasured:
-            return PARTIAL
-        return 0
+            return Exit.PARTIAL
+        return Exit.DONE
 
 
 def reads(run_folder: Path) -> tuple[Path, ...]:
@@ -101,9 +102,7 @@ def run(
         ]
         _update(examined, dossier, settings, generations, data)
         session.artifacts(examined.artifacts)
-        for measured in generations.measured:
-            for key, value in evidence.measured_to_fact(measured).items():
-                session.fact(key, value)
+        session.generations(kept(item) for item in generations.measured)
         measured_findings = (data.index_identity, data.shard_digests, generations.finding)
         findings = stamp(measured_findings, hash_findings.EMITS)
         session.findings(findings)
@@ -116,7 +115,7 @@ def run(
                     f"known good is now {anchors.known_good or 'none'}, not {old.known_good}"
                 )
         session.exit_code = examined.exit_code
-    if examined.exit_code == PARTIAL:
+    if examined.exit_code == Exit.PARTIAL:
         following = "hash"
     else:
         following = "check"
@@ -203,23 +202,13 @@ def _not_visible(dossier: Dossier, generations: Generations) -> Iterator[str]:
                 f"{one.name}: incomplete, so not vouched for: "
                 f"{gaps.within(one, one.interrupted) or 'by its layout'}"
             )
-    read = {
-        key.removeprefix(evidence.GENERATION_FACT)
-        for key, value in dossier.facts.items()
-        if _was_read(key, value)
-    }
+    read = {one.name for one in dossier.generations if one.file_digests}
     first = [one.name for one in foreign if one.file_digests and one.name not in read]
     if first:
         yield (
             f"{listed(first)}: not read by the freeze, so compared with nothing; the digests "
             "of now are on record"
         )
-
-
-def _was_read(key: str, value: str) -> bool:
-    return key.startswith(evidence.GENERATION_FACT) and bool(
-        evidence.measured_from_fact(key, value).file_digests
-    )
 
 
 def _update(
@@ -249,19 +238,14 @@ def _result(
 ) -> StepResult:
     lines = [
         *examined.differing,
-        *examined.unmeasured[:MAX_UNMEASURED],
-        *(
-            [f"… and {more} more not measured"]
-            if (more := len(examined.unmeasured) - MAX_UNMEASURED) > 0
-            else []
-        ),
+        *shortened(examined.unmeasured, MAX_UNMEASURED, "not measured"),
         *(f"context: {text}" for text in examined.context),
         *(f"{finding.outcome}: {finding.name}: {finding.summary}" for finding in findings),
     ]
     return StepResult(
         incident=place.id,
         exit_code=examined.exit_code,
-        verdict={INTEGRITY: "differs", PARTIAL: "partial"}.get(examined.exit_code, "clean"),
+        verdict=VERDICTS[examined.exit_code],
         lines=tuple(lines),
         data={
             "differing": list(examined.differing),

@@ -16,7 +16,6 @@ from spiketriage.diagnosis.plan import Plan, Proposal, possible, propose
 from spiketriage.diagnosis.replaying import REPLAY
 from spiketriage.digests import of_bytes, of_mapping
 from spiketriage.errors import RefusedError
-from spiketriage.evidence.spike import spike_of
 from spiketriage.incident import store
 from spiketriage.incident.session import Session
 from spiketriage.incident.store import Incident
@@ -140,7 +139,7 @@ def keep_plan(session: Session, plan: Plan) -> None:
 
 def is_alarmed(dossier: Dossier) -> bool:
     """Whether an alarm or a person pointed at a step, whatever the checks made of the anchors."""
-    return spike_of(dossier).suspect is not None
+    return dossier.spike.suspect is not None
 
 
 def basis_of(dossier: Dossier, run_folder: Path) -> str:

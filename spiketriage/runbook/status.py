@@ -6,13 +6,12 @@ progress.
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from spiketriage.errors import RefusedError
+from spiketriage.errors import Exit, RefusedError
 from spiketriage.evidence.onset import NOTHING
 from spiketriage.incident import lease, store
 from spiketriage.incident.session import OUTCOMES
@@ -21,8 +20,18 @@ from spiketriage.readers.settings import read_settings
 from spiketriage.runbook import next_step
 
 ORDER = ("freeze", "hash", "check", "replay", "branch", "bisect", "report")
-FINISHED = (0, 1, 5, 6)  # exit codes of a step whose result stands
-RESULTS = {1: "found something", 4: "found something", 5: "undecided", 6: "kept with gaps"}
+FINISHED = (
+    Exit.DONE,
+    Exit.AGAINST,
+    Exit.INCONCLUSIVE,
+    Exit.PARTIAL,
+)  # exit codes of a step whose result stands
+RESULTS: Mapping[int, str] = {
+    Exit.AGAINST: "found something",
+    Exit.INTEGRITY: "found something",
+    Exit.INCONCLUSIVE: "undecided",
+    Exit.PARTIAL: "kept with gaps",
+}
 ALWAYS_IN_TRIAGE = ("freeze", "hash", "check", "bisect")
 CONCLUSIVE = (
     "established",
@@ -67,7 +76,7 @@ def run(
     verdict = dossier.verdict
     return StepResult(
         incident=found.id,
-        exit_code=0,
+        exit_code=Exit.DONE,
         verdict=verdict.kind if verdict else "",
         lines=(
             f"incident {found.id}",
@@ -116,7 +125,7 @@ def _progress(step: str, journal: Sequence[JournalRow], has_rows: bool) -> Progr
 
 def _stands(row: JournalRow) -> bool:
     """Whether the command came to its end; exit 4 may be what `hash` found, or an error."""
-    return row.exit_code in FINISHED or row.outcome == OUTCOMES[4]
+    return row.exit_code in FINISHED or row.outcome == OUTCOMES[Exit.INTEGRITY]
 
 
 def _ran(row: JournalRow, step: str) -> bool:
@@ -171,7 +180,7 @@ def _untouched(run_folder: Path, incidents: Path | None) -> StepResult:
     read_settings(run_folder)  # a folder that is no run has no next step
     return StepResult(
         incident="",
-        exit_code=0,
+        exit_code=Exit.DONE,
         verdict="",
         lines=(f"run {run_folder}: nothing is frozen yet",),
         data={"run": str(run_folder), "folder": None, "steps": []},
@@ -190,7 +199,8 @@ def _known(dossier: Dossier) -> list[str]:
         if item.judged and item.outcome in ("differs", "nonfinite")
     ]
     lines += [f"{item.outcome}: {item.name}: {item.summary}" for item in against]
-    lines += [f"note: {note}" for note in json.loads(dossier.facts.get("telemetry_notes", "[]"))]
+    if dossier.freeze is not None:
+        lines += [f"note: {note}" for note in dossier.freeze.telemetry_notes]
     verdict = dossier.verdict
     if verdict is None:
         return [*lines, "verdict: none yet"]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from spiketriage.errors import UsageError
+from spiketriage.errors import Exit, UsageError
 from spiketriage.incident.query import QueryResult, query
 from spiketriage.incident.store import find
 from spiketriage.nouns.incident import StepResult
@@ -55,7 +55,7 @@ def run(
     rows = [[_plain(value) for value in row] for row in result.rows]
     return StepResult(
         incident=found.id,
-        exit_code=0,
+        exit_code=Exit.DONE,
         verdict="",
         lines=table(result, rows, width),
         data={"columns": list(result.columns), "rows": rows, "num_rows": len(rows)},

@@ -15,17 +15,13 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from spiketriage import digests
-from spiketriage.errors import EvidenceError
+from spiketriage.errors import EvidenceError, Exit
 from spiketriage.evidence import layout
-from spiketriage.evidence.bag import MANIFEST
+from spiketriage.evidence.bag import MANIFEST, TAG_MANIFEST
 from spiketriage.incident.audit import audit
 from spiketriage.incident.store import Incident, find
 from spiketriage.nouns.incident import Artifact, Dossier, StepResult
 
-MANIFEST_FACT = (
-    "manifest_sha256"  # the freeze may record the manifest's own SHA-256 under this name
-)
-INTEGRITY = 4
 _IN_PLACE = (
     "pinned",
     "marker",
@@ -65,7 +61,7 @@ def run(
         summary = f"{found.id}: intact"
     return StepResult(
         incident=found.id,
-        exit_code=INTEGRITY if problems else 0,
+        exit_code=Exit.INTEGRITY if problems else Exit.DONE,
         verdict=verdict,
         lines=(
             *(f"broken  {problem}" for problem in problems),
@@ -87,53 +83,70 @@ def _deeper(run_folder: Path, incidents: Path | None, found: Incident) -> str:
 
 
 def _examine(found: Incident, run_folder: Path, *, deep: bool) -> tuple[Examined, ...]:
-    bag = _bag(found.folder / layout.EVIDENCE)
+    evidence = found.folder / layout.EVIDENCE
+    bag = _bag(evidence)
     try:
         dossier, broken = found.dossier(), audit(found)
     except EvidenceError as error:
         return (Examined(covered="record: unreadable", problems=(error.message,)), bag)
     num_rows = len(dossier.journal)
-    broken += tuple(
-        _manifest(found.folder / layout.EVIDENCE / MANIFEST, dossier.facts.get(MANIFEST_FACT))
-    )
     record = Examined(
-        covered=f"record: {num_rows} journal rows and every table's chain", problems=broken
+        covered=f"record: {num_rows} journal rows and every table's chain",
+        problems=(*broken, *_sealed(dossier, evidence)),
     )
     return (record, bag, _artifacts(dossier, run_folder, found.folder, deep=deep))
 
 
+def _sealed(dossier: Dossier, evidence: Path) -> Iterator[str]:
+    """The bag against the journal: a file, its line and the tag manifest can be changed together."""
+    path = evidence / TAG_MANIFEST
+    if dossier.journal:
+        expected = dossier.journal[-1].evidence
+    else:
+        expected = ""
+    if not path.is_file():
+        if expected:
+            yield f"{path}: missing"
+        return
+    if not expected:
+        yield f"{path}: no row of the journal seals it, so the freeze did not finish"
+        return
+    seen = digests.sha256_of_file(path)
+    if seen != expected:
+        yield f"{path}: changed since the freeze: expected sha256 {expected}, found {seen}"
+
+
 def _bag(evidence: Path) -> Examined:
-    manifest = evidence / MANIFEST
-    try:
-        listed = _parse(manifest.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    manifest, tags = evidence / MANIFEST, evidence / TAG_MANIFEST
+    if not manifest.exists():
         return Examined(
             covered="evidence: none",
             problems=(f"{manifest}: missing, so the freeze did not finish",),
         )
-    except (OSError, ValueError) as error:
-        return Examined(covered="evidence: manifest unreadable", problems=(f"{manifest}: {error}",))
-    problems = [
-        problem for path, digest in listed.items() for problem in _file(evidence, path, digest)
-    ]
-    problems += [
-        f"{evidence / path}: not in {MANIFEST}" for path in _payload(evidence) if path not in listed
-    ]
-    return Examined(
-        covered=f"evidence: {len(listed)} files against {MANIFEST}", problems=tuple(problems)
+    listed, problems = _listed(manifest)
+    if problems:
+        return Examined(covered="evidence: manifest unreadable", problems=problems)
+    about, problems = _listed(tags)
+    found = list(problems)
+    for path, digest in {**about, **listed}.items():
+        found += _file(evidence, path, digest)
+    for path in _payload(evidence):
+        if path not in listed:
+            found.append(f"{evidence / path}: not in {MANIFEST}")
+    covered = (
+        f"evidence: {len(listed)} files against {MANIFEST}, and {len(about)} that describe them"
     )
+    return Examined(covered=covered, problems=tuple(found))
 
 
-def _manifest(manifest: Path, expected: str | None) -> Iterator[str]:
-    """Compare the manifest with what the freeze recorded.
-
-    A file and its line could change together.
-    """
-    if expected is None or not manifest.is_file():
-        return
-    seen = digests.sha256_of_bytes(manifest.read_bytes())
-    if seen != expected:
-        yield f"{manifest}: changed: expected sha256 {expected}, found {seen}"
+def _listed(manifest: Path) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Path → digest as a manifest lists them, and why it cannot be read."""
+    try:
+        return _parse(manifest.read_text(encoding="utf-8")), ()
+    except FileNotFoundError:
+        return {}, (f"{manifest}: missing, so the freeze did not finish",)
+    except (OSError, ValueError) as error:
+        return {}, (f"{manifest}: {error}",)
 
 
 def _parse(text: str) -> dict[str, str]:

@@ -35,9 +35,8 @@ ERRORS = [
     (errors.UsageError, "usage", 2),
     (errors.RefusedError, "refused", 3),
     (errors.EvidenceError, "evidence", 4),
-    (errors.JournalError, "journal", 4),
-    (errors.InconclusiveError, "inconclusive", 5),
     (errors.PartialError, "partial", 6),
+    (errors.DiskFullError, "disk-full", 6),
     (errors.TrialError, "trial", 7),
     (errors.BusyError, "busy", 8),
 ]

@@ -553,7 +553,8 @@ def test_a_full_disk_is_one_clear_error_and_the_same_command_finishes(tmp_path):
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (30_000_000, hard))
         with pytest.raises(
-            PartialError, match=r"z-large\.log: cannot be written.*what was kept before stands"
+            PartialError,
+            match=r"z-large\.log could not be written.*what was recorded before stands",
         ) as caught:
             frozen(run)
     finally:

@@ -25,6 +25,8 @@ FIELDS = (
     "previous",
     "digest",
     "number",
+    "heads",
+    "evidence",
 )
 
 
@@ -50,7 +52,12 @@ def chain(length: int) -> list[JournalRow]:
 
 def edited(row: JournalRow, name: str) -> JournalRow:
     value = getattr(row, name)
-    changes: dict[str, Any] = {name: value + 1 if isinstance(value, int | float) else value + "x"}
+    if isinstance(value, dict):
+        changes: dict[str, Any] = {name: {**value, "facts": "1 x"}}
+    elif isinstance(value, int | float):
+        changes = {name: value + 1}
+    else:
+        changes = {name: value + "x"}
     return replace(row, **changes)
 
 

@@ -25,12 +25,15 @@ from spiketriage.diagnosis.role import AGAINST_THE_RUN, TESTS_CAUSES, TESTS_MENT
 from spiketriage.errors import EvidenceError, PartialError, RefusedError, UsageError
 from spiketriage.incident.query import query
 from spiketriage.incident.store import Incident, create, find
+from spiketriage.nouns.checkpoint import MeasuredGeneration
 from spiketriage.nouns.incident import (
     Anchors,
     Artifact,
     CauseView,
     Dossier,
     Finding,
+    Freeze,
+    Spike,
     StepPoint,
     TrialRow,
     Verdict,
@@ -126,6 +129,21 @@ STEP = st.builds(
     lr=NUMBER,
     alarm=TEXT,
 )
+GENERATION = st.builds(
+    MeasuredGeneration,
+    name=TEXT,
+    step=st.none() | INT64,
+    layout=TEXT,
+    complete=st.booleans(),
+    world_size=st.none() | INT64,
+    nonfinite=TEXTS,
+    problems=TEXTS,
+    odd=TEXTS,
+    interrupted=TEXT,
+    notes=TEXTS,
+    stated_steps=st.dictionaries(TEXT, INT64, max_size=3),
+    file_digests=NAMED,
+)
 ARTIFACT = st.builds(
     Artifact,
     path=TEXT,
@@ -163,6 +181,15 @@ def stored(incident: Incident) -> Dossier:
     steps=st.lists(STEP, max_size=5, unique_by=lambda row: (row.attempt, row.step)),
     artifacts=st.lists(ARTIFACT, max_size=3, unique_by=lambda row: row.path),
     facts=NAMED,
+    generations=st.lists(GENERATION, max_size=3, unique_by=lambda row: row.name),
+    spike=st.builds(Spike, onset=st.none() | INT64, suspect=st.none() | INT64),
+    freeze=st.builds(
+        Freeze,
+        is_whole=st.booleans(),
+        gaps=TEXTS,
+        telemetry_problems=TEXTS,
+        telemetry_notes=TEXTS,
+    ),
 )
 def test_every_record_comes_back_as_it_went_in(
     findings: list[Finding],
@@ -172,6 +199,9 @@ def test_every_record_comes_back_as_it_went_in(
     steps: list[StepPoint],
     artifacts: list[Artifact],
     facts: dict[str, str],
+    generations: list[MeasuredGeneration],
+    spike: Spike,
+    freeze: Freeze,
 ) -> None:
     with new_incident() as incident:
         with incident.session(ARGV) as session:
@@ -181,6 +211,9 @@ def test_every_record_comes_back_as_it_went_in(
             session.trials(trials)
             session.steps(steps)
             session.artifacts(artifacts)
+            session.generations(generations)
+            session.spike(spike)
+            session.frozen(freeze, evidence="")
             for key, value in facts.items():
                 session.fact(key, value)
         seen = stored(incident)
@@ -194,6 +227,9 @@ def test_every_record_comes_back_as_it_went_in(
     assert list(map(repr, seen.steps)) == list(map(repr, in_order))
     assert list(seen.artifacts) == artifacts
     assert seen.facts == facts
+    by_name = {row.name: row for row in generations}
+    assert {row.name: row for row in seen.generations} == by_name
+    assert (seen.spike, seen.freeze) == (spike, freeze)
     assert seen.incident == "2026-11-29T0312Z-step7"
 
 
@@ -335,7 +371,8 @@ def test_a_full_disk_is_the_same_error_whoever_meets_it(tmp_path: Path, room_byt
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, hard))
         with pytest.raises(
-            PartialError, match=r"is full: about .* MB are needed, .* MB are free"
+            PartialError,
+            match=r"is full: .* could not be written: .* MB are needed, .* MB are free",
         ) as caught:
             record(made, many)
         with pytest.raises(PartialError):

@@ -13,18 +13,24 @@ from pathlib import Path
 import duckdb
 import pytest
 import xxhash
+from run_folder import write_run
 
-from spiketriage.incident.store import Incident, create
+from spiketriage.evidence import bag
+from spiketriage.incident import database
+from spiketriage.incident.rows import chained
+from spiketriage.incident.store import Incident, create, find
 from spiketriage.nouns.incident import (
     Anchors,
     Artifact,
     Finding,
+    Freeze,
     StepPoint,
     StepResult,
     TrialRow,
     Verdict,
     Where,
 )
+from spiketriage.runbook import freeze, hash
 from spiketriage.tools import verify
 
 FILES = {
@@ -52,13 +58,11 @@ def artifact(path: str, content: bytes, kept: str, mtime_ns: int) -> Artifact:
 def incident(tmp_path: Path) -> Incident:
     made = create(tmp_path, incidents=None, step=7, at=datetime(2026, 11, 29, 3, 12, tzinfo=UTC))
     evidence = made.folder / "evidence"
-    lines = []
     for name, content in FILES.items():
         path = evidence / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        lines.append(f"{hashlib.sha256(content).hexdigest()}  {name.replace('%', '%25')}\n")
-    (evidence / "manifest-sha256.txt").write_text("".join(lines))
+    sealed = bag.close(evidence, {})
     (tmp_path / "data").mkdir()
     for i in (0, 1):
         (tmp_path / "data" / f"shard-{i}.bin").write_bytes(bytes([i]) * 64)
@@ -71,6 +75,7 @@ def incident(tmp_path: Path) -> Incident:
                 [Finding(name=command, outcome="agrees", summary="s", magnitude=float("nan"))]
             )
             if command == "freeze":
+                session.frozen(Freeze(is_whole=True), evidence=sealed)
                 session.artifacts(
                     artifact(
                         f"data/shard-{i}.bin",
@@ -226,19 +231,75 @@ def test_a_changed_file_is_named(incident: Incident) -> None:
     assert hashlib.sha256(b'{"lr": 2}').hexdigest() in problem
 
 
-def test_a_file_that_was_changed_together_with_its_line_is_found_by_the_recorded_manifest(
-    incident: Incident,
+@pytest.mark.parametrize("copied", ["data/config.json", "telemetry.parquet"])
+def test_a_byte_of_a_real_freeze_that_was_changed_with_every_line_about_it_is_found(
+    tmp_path: Path, copied: str
 ) -> None:
-    evidence = incident.folder / "evidence"
-    manifest = evidence / "manifest-sha256.txt"
-    with incident.session(["spiketriage", "freeze"]) as session:
-        session.fact("manifest_sha256", hashlib.sha256(manifest.read_bytes()).hexdigest())
-    assert broken(incident) == []
-    (evidence / "telemetry.parquet").write_bytes(b"PAR2")
-    old, new = (hashlib.sha256(content).hexdigest() for content in (b"PAR1", b"PAR2"))
-    manifest.write_text(manifest.read_text().replace(old, new))
+    run = write_run(tmp_path / "run", spike_at=110)
+    given = {"incidents": None, "incident": None}
+    freeze.run(run, **given, argv=["spiketriage", "freeze", str(run)])
+    frozen = find(run, incidents=None, wanted=None)
+    assert broken(frozen) == []
+    evidence = frozen.folder / "evidence"
+    content = bytearray((evidence / copied).read_bytes())
+    content[len(content) // 2] ^= 1
+    _rewritten(evidence, copied, bytes(content))
+    [problem] = broken(frozen)
+    assert problem.startswith(f"{evidence}/tagmanifest-sha256.txt: changed since the freeze")
+    # a later command works on what lies there, but does not vouch for it
+    hash.run(run, **given, argv=["spiketriage", "hash", str(run)])
+    assert problem in broken(frozen)
+
+
+def _rewritten(evidence: Path, name: str, content: bytes) -> None:
+    """Change a file, and make every manifest agree with it."""
+    digests = {}
+    for changed, data in ((name, content), ("manifest-sha256.txt", None)):
+        path = evidence / changed
+        before = path.read_bytes()
+        path.write_bytes(data if data is not None else _replaced(before, digests))
+        digests[_sha256(before)] = _sha256(path.read_bytes())
+    tags = evidence / "tagmanifest-sha256.txt"
+    tags.write_bytes(_replaced(tags.read_bytes(), digests))
+
+
+def _sha256(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
+
+
+def _replaced(content: bytes, digests: dict[bytes, bytes]) -> bytes:
+    for old, new in digests.items():
+        content = content.replace(old, new)
+    return content
+
+
+def test_an_incident_killed_before_its_freeze_was_journaled_is_not_intact(tmp_path: Path) -> None:
+    made = create(tmp_path, incidents=None, step=7, at=datetime(2026, 11, 29, 3, 12, tzinfo=UTC))
+    (made.folder / "evidence" / "data").mkdir(parents=True)
+    (made.folder / "evidence" / "data" / "config.json").write_bytes(b"{}")
+    bag.close(made.folder / "evidence", {})
+    [problem] = broken(made)
+    assert "no row of the journal seals it" in problem
+
+
+@pytest.mark.parametrize(("table", "number"), [("steps", 3), ("findings", 3), ("verdicts", 1)])
+def test_rows_cut_off_the_end_of_a_table_are_named(
+    incident: Incident, table: str, number: int
+) -> None:
+    edit(incident, f"DELETE FROM {table} WHERE number = {number}")
     [problem] = broken(incident)
-    assert problem.startswith(f"{manifest}: changed")
+    assert f"{table} row {number}:" in problem
+
+
+def test_a_row_that_was_edited_and_chained_again_is_named(incident: Incident) -> None:
+    edit(incident, "UPDATE findings SET summary = 'another' WHERE number = 3")
+    with database.reading(incident.folder) as connection:
+        rows = database.select(connection, "SELECT * FROM findings ORDER BY number")
+    row = {name: value for name, value in rows[2].items() if name != "digest"}
+    [again] = chained([row], last_number=2, previous=rows[1]["digest"], command=row["command"])
+    edit(incident, f"UPDATE findings SET digest = '{again['digest']}' WHERE number = 3")
+    [problem] = broken(incident)
+    assert "findings row 3:" in problem
 
 
 def test_a_missing_and_an_added_file_are_named(incident: Incident) -> None:
@@ -257,7 +318,8 @@ def test_a_manifest_cannot_lead_out_of_the_evidence(incident: Incident, tmp_path
     digest = hashlib.sha256(b"s").hexdigest()
     with (incident.folder / "evidence" / "manifest-sha256.txt").open("a") as stream:
         stream.write(f"{digest}  ../../../../secret\n{digest}  link\n{digest}  {tmp_path}/secret\n")
-    problems = broken(incident)
+    changed, *problems = broken(incident)
+    assert "manifest-sha256.txt: changed" in changed
     assert len(problems) == 3
     assert all("leads out of evidence/" in problem for problem in problems)
 
