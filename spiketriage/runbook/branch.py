@@ -1,4 +1,4 @@
-"""`spiketriage branch`: change one factor against its control, and prove that the change took place.
+"""`spiketriage branch`: change one factor against its control, and prove that it was changed.
 
 It refuses two factors at once, and batch experiments before a replay has reproduced the incident.
 """
