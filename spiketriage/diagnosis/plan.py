@@ -46,14 +46,14 @@ def make_plan(experiments: Iterable[Experiment], setting: Setting, basis: str) -
     """Which experiments this setting allows, and what they would cost."""
     rows: dict[str, ExperimentRow] = {}
     for experiment in experiments:
-        trials = trials_of(experiment.arms(setting))
+        steps = {trial.key: trial.num_steps for trial in trials_of(experiment.arms(setting))}
         rows[experiment.name] = ExperimentRow(
             name=experiment.name,
-            possible=bool(trials),
-            num_steps=sum(trial.num_steps for trial in trials),
-            why="" if trials else experiment.missing,
-            trials=tuple(trial.key for trial in trials),
-            trial_steps=tuple(trial.num_steps for trial in trials),
+            possible=bool(steps),
+            num_steps=sum(steps.values()),
+            why="" if steps else experiment.missing,
+            trials=tuple(steps),
+            trial_steps=tuple(steps.values()),
         )
     row = SettingRow(
         basis=basis,
@@ -97,12 +97,14 @@ def propose(
             why="a replay tells what repeats from what happened once; every later experiment "
             "rests on it",
         )
-    left = suspects_of(causes, case)
-    deciding = {name for cause in left for name in cause.deciding(spiked=case.spiked)}
+    suspects = suspects_of(causes, case)
+    deciding: set[str] = set()
+    for cause in suspects:
+        deciding.update(cause.deciding(spiked=case.spiked))
     if deciding.isdisjoint(options):
         return None
-    open_ones = [experiment for experiment in experiments if experiment.name in options]
-    cells = tuple(experiment.name for experiment in open_ones if experiment.two_by_two)
+    left = [experiment for experiment in experiments if experiment.name in options]
+    cells = tuple(experiment.name for experiment in left if experiment.two_by_two)
     if plan.setting.spiked and cells:
         return Proposal(
             experiments=cells,
@@ -110,7 +112,7 @@ def propose(
             why="the 2×2 of state and batch, with skip: it tells batch from state before anything "
             "dearer is tried",
         )
-    return _cheapest_split(open_ones, left, plan, case)
+    return _cheapest_split(left, suspects, plan, case)
 
 
 def cost(plan: Plan, names: Iterable[str]) -> int:

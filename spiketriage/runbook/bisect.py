@@ -50,7 +50,8 @@ def run(
     if verdict.kind == "established":
         proposal = None
     following = _missing_step(verdict, outlook) or outlook.next_command(proposal)
-    verdict = replace(verdict, next_experiment=following if proposal is not None else None)
+    if proposal is not None:
+        verdict = replace(verdict, next_experiment=following)
     with outlook.incident.session(argv) as session:
         outlook.keep_plan(session)
         session.verdict(verdict)
@@ -107,14 +108,19 @@ def _steps(steps: Sequence[int]) -> str:
 
 def _missing_step(verdict: Verdict, outlook: Outlook) -> str:
     """`hash` or `check`, when a suspect's deciding cell is one that nobody asked for yet."""
-    asked = {finding.name for finding in outlook.dossier.findings if finding.judged}
-    asked.update(REPLAY_EMITS, *(experiment.emits for experiment in EXPERIMENTS))
-    by_hand = {name for cause in CAUSES for name in cause.by_hand}
     unasked: set[str] = set()
     for view in verdict.causes:
         if view.name in verdict.candidates:
             unasked.update(view.untested)
-    unasked -= asked | by_hand
+    for finding in outlook.dossier.findings:
+        if finding.judged:
+            unasked.discard(finding.name)
+    # Neither what steps must be executed for nor what a person must find out is a check's to say.
+    unasked -= REPLAY_EMITS.keys()
+    for experiment in EXPERIMENTS:
+        unasked.discard(experiment.name)
+    for cause in CAUSES:
+        unasked.difference_update(cause.by_hand)
     if not unasked:
         return ""
     if unasked <= HASH_EMITS.keys():
