@@ -23,7 +23,7 @@ History = Mapping[int, Mapping[int, StepRecord]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankDumps:
-    """The flight-recorder dumps that lay in one folder of the run, one a rank, and where they first disagree."""
+    """The flight-recorder dumps of one folder, one a rank, and where they first disagree."""
 
     folder: str
     num_dumps: int
@@ -87,7 +87,7 @@ class View:
         return None
 
     def identities(self) -> tuple[AttemptIdentity, ...]:
-        """What each rank's segment says about itself, by attempt and rank, with the attempt's first step."""
+        """What each segment says of itself, by attempt and rank, with the attempt's first step."""
         return tuple(
             AttemptIdentity(
                 attempt=segment.attempt,
@@ -153,7 +153,7 @@ def documents_of(record: StepRecord) -> tuple[str, ...]:
 
 
 def broken_tensors(earlier: StepRecord, later: StepRecord) -> tuple[str, ...]:
-    """Tensors that are not, before the later step, what the earlier step of the same rank left behind."""
+    """Tensors that are not, before the later step, what the earlier one of this rank left."""
     left = stage_digests(earlier, "params_after")
     found = stage_digests(later, "params_before")
     return tuple(key for key, digest in found.items() if key in left and left[key] != digest)

@@ -1,6 +1,7 @@
-"""Check: all ranks called the same collectives in the same order, as far as PyTorch's flight recorder kept them.
+"""Check: all ranks called the same collectives in the same order.
 
-It names the first call on which they disagree; it never says which rank is right.
+It sees as far as PyTorch's flight recorder kept them, names the first call on which the ranks
+disagree, and never says which rank is right.
 """
 
 from __future__ import annotations

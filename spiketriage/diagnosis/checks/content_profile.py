@@ -201,7 +201,7 @@ def _others(index: DataIndex, source: str, used: set[str]) -> tuple[bytes, ...]:
 
 
 def _oddities(group: _Group) -> list[_Oddity]:
-    """Measures in which a group lies outside all random groups of the same sources and sizes, by a margin."""
+    """Measures by which a group lies clearly outside random groups of its sources and sizes."""
     totals = {part.source: _counts(b"".join(part.others)) for part in group.parts}
     own = _profile(group.text, _expected(group, totals))
     usual = list(_random_profiles(group, totals))
@@ -237,7 +237,7 @@ def _oddities(group: _Group) -> list[_Oddity]:
 
 
 def _random_profiles(group: _Group, totals: Mapping[str, Shares]) -> Iterator[_Profile]:
-    """Profiles of texts with exactly as many bytes of each source, each from documents in random order."""
+    """Profiles of texts with as many bytes of each source, from documents in random order."""
     draw = random.Random(len(group.text))
     for _ in range(NUM_GROUPS):
         texts = {}

@@ -1,6 +1,6 @@
-"""Check: betas, eps, weight decay and clip, as applied and as the process states them, are the manifest's.
+"""Check: betas, eps, weight decay and clip, as applied and as stated, are the manifest's.
 
-The manifest is that of the generation which the attempt continues; it never looks at the learning
+The manifest is that of the generation which the attempt continues. It never looks at the learning
 rate.
 """
 
@@ -40,7 +40,7 @@ class _Wrong:
 
 
 def run(view: View) -> tuple[Finding, ...]:
-    """One finding that names every hyper-parameter that is not the manifest's, from the first step on."""
+    """One finding that names every hyper-parameter that is not the manifest's."""
     references = {attempt: view.reference(attempt) for attempt in view.telemetry.attempts}
     stated = [manifest for manifest in references.values() if manifest and manifest.hparams]
     if not stated:

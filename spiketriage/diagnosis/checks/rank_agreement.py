@@ -1,7 +1,7 @@
-"""Check: data-parallel replicas take the same steps from the same state and are equal in replicated stages.
+"""Check: data-parallel replicas take the same steps and are equal in every replicated stage.
 
-Only the first difference is a finding, the rest follows from it; this check never says which value
-is right.
+Only the first difference is a finding, since the rest follows from it; this check never says which
+value is right.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _different_load(view: View) -> Finding | None:
 
 
 def _different_steps(view: View, history: History) -> Finding | None:
-    """A step that a rank lacks, unless its file is damaged there or the run ended within that step."""
+    """A step that a rank lacks, unless its file is damaged or the run ended within that step."""
     torn = set()
     for segment in view.telemetry.segments:
         if segment.torn_bytes or segment.problem:
