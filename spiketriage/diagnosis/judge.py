@@ -174,15 +174,17 @@ def explanations(views: Sequence[CauseView]) -> tuple[CauseView, ...]:
     """The causes that something supports, nothing contradicts, and no other one outdoes."""
     # A cause that nothing supports is not a suspect: silence is no evidence.
     alive = [view for view in views if view.status != "contradicted" and view.supporting]
-    return tuple(view for view in alive if not any(_outdoes(other, view) for other in alive))
+    return tuple(view for view in alive if not _is_outdone(view, alive))
 
 
-def _outdoes(other: CauseView, view: CauseView) -> bool:
-    """Whether `other` explains all that `view` explains, and more.
+def _is_outdone(view: CauseView, others: Sequence[CauseView]) -> bool:
+    """Whether one of `others` explains all that `view` explains, and more.
 
     What was decided is never outdone: what another cause leaves open is no evidence against it.
     """
-    return view.status != "decided" and set(other.unexplained) < set(view.unexplained)
+    if view.status == "decided":
+        return False
+    return any(set(other.unexplained) < set(view.unexplained) for other in others)
 
 
 def suspects_of(causes: Sequence[Cause], case: Case) -> tuple[Cause, ...]:
@@ -232,11 +234,13 @@ def _nameable(
     if len(decided) != 1:
         return None
     view = decided[0]
-    rivals = [other for other in left if other is not view]
-    if any(name in case.possible for rival in rivals for name in rival.untested):
-        return None  # an experiment that can be run may still exclude a rival
-    if any(set(rival.supporting) & set(view.unexplained) for rival in rivals):
-        return None  # what this cause leaves unexplained is evidence of another
+    for rival in left:
+        if rival is view:
+            continue
+        if not set(rival.untested).isdisjoint(case.possible):
+            return None  # an experiment that can be run may still exclude the rival
+        if not set(rival.supporting).isdisjoint(view.unexplained):
+            return None  # what this cause leaves unexplained is evidence of the rival
     if view.unexplained and by_name[view.name].verdict is not None:
         return None  # nobody may say that all is well while something is unexplained
     return view

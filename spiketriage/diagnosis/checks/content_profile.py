@@ -61,7 +61,7 @@ class _Group:
 
     @property
     def text(self) -> bytes:
-        return b"".join(text for part in self.parts for text in part.texts)
+        return b"".join(b"".join(part.texts) for part in self.parts)
 
     @property
     def sources(self) -> str:
@@ -115,11 +115,10 @@ def _chosen(view: View, suspect: int, index: DataIndex) -> dict[int, tuple[Docum
 
 
 def _judge(suspect: int, chosen: Mapping[int, tuple[Document, ...]], index: DataIndex) -> Finding:
-    used = {document.id for documents in chosen.values() for document in documents}
-    everything = chain.from_iterable(chosen.values())
-    others = {
-        source: _others(index, source, used) for source in sorted({d.source for d in everything})
-    }
+    everything = tuple(chain.from_iterable(chosen.values()))
+    used = {document.id for document in everything}
+    sources = sorted({document.source for document in everything})
+    others = {source: _others(index, source, used) for source in sources}
     oddities: list[_Oddity] = []
     notes = [_few(source, texts) for source, texts in others.items() if len(texts) < FEW_DOCUMENTS]
     num_judged = 0
@@ -133,24 +132,26 @@ def _judge(suspect: int, chosen: Mapping[int, tuple[Document, ...]], index: Data
             else:
                 num_judged += 1
                 oddities += _oddities(group)
-    told = f" ({'; '.join(notes)})" if notes else ""
+    remarks = ""
+    if notes:
+        remarks = f" ({'; '.join(notes)})"
     if oddities:
-        return _differs(suspect, max(oddities, key=lambda item: item.ratio), told)
+        return _differs(suspect, max(oddities, key=lambda item: item.ratio), remarks)
     if any(len(group.text) >= MIN_GROUP_BYTES for group in refused):
         # A group that has nothing to be compared with is not clean: it is unknown.
         return untestable(
-            NAME, f"step {suspect}: a part could not be judged{told}", where=Where(step=suspect)
+            NAME, f"step {suspect}: a part could not be judged{remarks}", where=Where(step=suspect)
         )
     if not num_judged:
         return untestable(
-            NAME, f"nothing of step {suspect} could be judged{told}", where=Where(step=suspect)
+            NAME, f"nothing of step {suspect} could be judged{remarks}", where=Where(step=suspect)
         )
     judged = counted(num_judged, "group")
     return agrees(
         NAME,
         (
             f"step {suspect}: documents look like their sources in all {judged} by rank and "
-            f"source{told}"
+            f"source{remarks}"
         ),
     )
 
@@ -289,7 +290,7 @@ def _kl_bits(counts: Shares, expected: Shares) -> float:
     return float((shares * np.log2(shares / expected[present])).sum())
 
 
-def _differs(suspect: int, odd: _Oddity, told: str) -> Finding:
+def _differs(suspect: int, odd: _Oddity, remarks: str) -> Finding:
     group = odd.group
     documents = []
     for part in group.parts:
@@ -302,7 +303,7 @@ def _differs(suspect: int, odd: _Oddity, told: str) -> Finding:
         "look like it: "
         f"{odd.measure} {odd.seen:.3g}, at the outside {odd.usual:.3g} in {NUM_GROUPS} "
         "random groups "
-        f"of that size ({listed(documents)}){told}",
+        f"of that size ({listed(documents)}){remarks}",
         where=Where(step=suspect, stage="content", key=_worst(group), rank=group.rank),
         expected=f"{odd.measure} as in {group.sources}, at the outside {odd.usual:.4g}",
         seen=f"{odd.seen:.4g}",

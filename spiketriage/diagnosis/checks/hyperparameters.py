@@ -108,11 +108,12 @@ def _by_metric(hparams: Mapping[str, Any]) -> dict[str, object]:
     betas = hparams.get("betas")
     if isinstance(betas, list | tuple) and len(betas) == 2:
         spread = {"beta1": betas[0], "beta2": betas[1], **spread}
-    found = {
-        metric: next((spread[name] for name in names if name in spread), None)
-        for metric, names in NAMES.items()
-    }
-    return {metric: value for metric, value in found.items() if isinstance(value, int | float)}
+    by_metric: dict[str, object] = {}
+    for metric, names in NAMES.items():
+        stated = [spread[name] for name in names if name in spread]
+        if stated and isinstance(stated[0], int | float):
+            by_metric[metric] = stated[0]
+    return by_metric
 
 
 def _equal(seen: object, expected: object) -> bool:

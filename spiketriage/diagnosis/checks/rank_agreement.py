@@ -101,10 +101,13 @@ def _first_difference(history: History) -> _Difference | None:
 
 
 def _num_compared(history: History, stage: str, until: int | None) -> int:
-    scanned = (records for step, records in history.items() if until is None or step <= until)
-    return sum(
-        1 for records in scanned if sum(1 for r in records.values() if stage_digests(r, stage)) > 1
-    )
+    num_compared = 0
+    for step, records in history.items():
+        if until is not None and step > until:
+            continue
+        num_ranks = sum(bool(stage_digests(record, stage)) for record in records.values())
+        num_compared += num_ranks > 1
+    return num_compared
 
 
 def _differs(view: View, name: str, found: _Difference, note: str) -> Finding:
