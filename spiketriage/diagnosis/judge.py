@@ -49,7 +49,7 @@ class Case:
         return tuple(f for f in self.findings.values() if f.outcome != "not testable")
 
     def is_behind_the_spike(self, finding: Finding) -> bool:
-        """Whether it lies after the loss and gradient of the step that spiked, and cannot have caused it."""
+        """Whether it comes after the loss and the gradient that spiked, so cannot have caused it."""
         step, stage = finding.where.step, finding.where.stage
         if finding.outcome == "agrees" or step is None or self.spike_step is None:
             return False
@@ -66,7 +66,7 @@ def make_case(
     steps_executed: int,
     alarmed: bool = False,
 ) -> Case:
-    """The case of the judged findings; of the others only those against the run are kept, by name."""
+    """The case of the judged findings, and the names of the others that are against the run."""
     judged: dict[str, Finding] = {}
     context: list[str] = []
     for finding in findings:
@@ -174,19 +174,21 @@ def explanations(views: Sequence[CauseView]) -> tuple[CauseView, ...]:
     """The causes that something supports, nothing contradicts, and no other one outdoes."""
     # A cause that nothing supports is not a suspect: silence is no evidence.
     alive = [view for view in views if view.status != "contradicted" and view.supporting]
-    return tuple(view for view in alive if not any(_outdoes(other, view) for other in alive))
+    return tuple(view for view in alive if not _is_outdone(view, alive))
 
 
-def _outdoes(other: CauseView, view: CauseView) -> bool:
-    """Whether `other` explains all that `view` explains, and more.
+def _is_outdone(view: CauseView, others: Sequence[CauseView]) -> bool:
+    """Whether one of `others` explains all that `view` explains, and more.
 
     What was decided is never outdone: what another cause leaves open is no evidence against it.
     """
-    return view.status != "decided" and set(other.unexplained) < set(view.unexplained)
+    if view.status == "decided":
+        return False
+    return any(set(other.unexplained) < set(view.unexplained) for other in others)
 
 
 def suspects_of(causes: Sequence[Cause], case: Case) -> tuple[Cause, ...]:
-    """The causes worth an experiment; while nothing supports any, all that nothing speaks against."""
+    """The causes worth an experiment; where nothing supports one, all that may still be."""
     views = [weigh(cause, case) for cause in causes]
     names = {view.name for view in explanations(views)}
     if not names:
@@ -232,11 +234,13 @@ def _nameable(
     if len(decided) != 1:
         return None
     view = decided[0]
-    rivals = [other for other in left if other is not view]
-    if any(name in case.possible for rival in rivals for name in rival.untested):
-        return None  # an experiment that can be run may still exclude a rival
-    if any(set(rival.supporting) & set(view.unexplained) for rival in rivals):
-        return None  # what this cause leaves unexplained is evidence of another
+    for rival in left:
+        if rival is view:
+            continue
+        if not set(rival.untested).isdisjoint(case.possible):
+            return None  # an experiment that can be run may still exclude the rival
+        if not set(rival.supporting).isdisjoint(view.unexplained):
+            return None  # what this cause leaves unexplained is evidence of the rival
     if view.unexplained and by_name[view.name].verdict is not None:
         return None  # nobody may say that all is well while something is unexplained
     return view
@@ -247,7 +251,7 @@ def _unexplained(case: Case, views: tuple[CauseView, ...]) -> Verdict:
     against = anomalies(case)
     names = ", ".join(against)
     kind: VerdictKind = "unresolved"
-    if against and case.spiked and all(_is_no_test(case.findings[name]) for name in against):
+    if against and case.spiked and not any(_tests_causes(case.findings[n]) for n in against):
         text = f"something spiked and left its marks ({names}); nothing says why"
     elif against:
         together = " together" if len(against) > 1 else ""
@@ -262,18 +266,19 @@ def _unexplained(case: Case, views: tuple[CauseView, ...]) -> Verdict:
     return _verdict(case, views, kind, text, already_told=against)
 
 
-def _is_no_test(finding: Finding) -> bool:
-    return finding.role == AGAINST_THE_RUN
+def _tests_causes(finding: Finding) -> bool:
+    return finding.role == TESTS_CAUSES
 
 
 def _was_looked_at(case: Case) -> bool:
-    """Whether silence means something: the window was replayed, and a check of causes could be done."""
+    """Whether silence means something: the window was replayed, and a check of causes was done."""
     replay = case.findings.get("replay")
-    checked = any(
-        finding.source == "check" and finding.outcome == "agrees" and finding.role == TESTS_CAUSES
-        for finding in case.findings.values()
-    )
-    return replay is not None and replay.outcome == "agrees" and checked
+    if replay is None or replay.outcome != "agrees":
+        return False
+    for finding in case.findings.values():
+        if finding.source == "check" and finding.outcome == "agrees" and _tests_causes(finding):
+            return True
+    return False
 
 
 def _named(
@@ -325,7 +330,7 @@ def _verdict(
     candidates: Sequence[Cause] = (),
     already_told: Sequence[str] = (),
 ) -> Verdict:
-    """A verdict on `settled`, or one that leaves `candidates`; a cause that is no fault has no name."""
+    """A verdict on `settled`, by name if it is a fault, or one that leaves `candidates`."""
     explained_by = candidates
     named = None
     if settled is not None:

@@ -171,7 +171,7 @@ def _is_against(finding: Finding) -> bool:
 
 
 def _view(found: Incident, run_folder: Path, spike: Spike) -> View:
-    """The evidence with the anchors of `freeze`, so that a second `check` finds what the first one found."""
+    """The evidence with the anchors of `freeze`, so that a second `check` finds the same again."""
     view = load_view(found, read_settings(run_folder))
     if view.anchors is None:
         return view

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_view import (
     SCHEDULE,
@@ -77,6 +77,7 @@ def test_a_counter_that_is_set_back_is_named_by_the_step_it_looks_like(shift):
     assert "at 40 steps in all" in found.summary
 
 
+@settings(deadline=None)
 @given(
     step=st.integers(2, 80),
     factor=st.floats(0.01, 100).filter(lambda value: abs(value - 1) > 1e-5),

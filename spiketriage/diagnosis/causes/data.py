@@ -33,8 +33,8 @@ DATA: tuple[Cause, ...] = (
             "reference-precision",
         ),
         located_by=("consumed-content", "shard-digests"),
-        repair="restore every shard that `hash` names from a copy that matches the index; roll back "
-        "to known good; replay",
+        repair="restore every shard that `hash` names from a copy that matches the index; roll "
+        "back to known good; replay",
     ),
     # Documents that are intact and pathological. The index describes them truly, and still they are
     # garbage.
@@ -52,16 +52,16 @@ DATA: tuple[Cause, ...] = (
         ),
         located_by=("content-profile",),
         needs_spike=True,
-        repair="remove the named documents from the data set, roll back to the known-good generation, "
-        "skip the batch",
+        repair="remove the named documents from the data set, roll back to the known-good "
+        "generation, skip the batch",
     ),
     # A batch of a rare source whose documents are like that source's other documents. Nothing is
     # wrong.
     Cause(
         name="rare-but-clean-batch",
         cause_class="data",
-        summary="the suspect batch comes from a rare source and is clean; the loss is what such text "
-        "costs",
+        summary="the suspect batch comes from a rare source and is clean; the loss is what such "
+        "text costs",
         predicts={**BATCH_FOLLOWS, "composition": ("differs",)},
         decides=("composition", "content-profile", "shard-digests", "consumed-content", "replay"),
         decides_on_spike=(

@@ -13,8 +13,8 @@ NUMERICS: tuple[Cause, ...] = (
     Cause(
         name="kernel-shape-bug",
         cause_class="numerics",
-        summary="the deployed attention kernel is wrong for the suspect batch, and right for clean "
-        "batches",
+        summary="the deployed attention kernel is wrong for the suspect batch, and right for "
+        "clean batches",
         predicts={
             **BATCH_FOLLOWS,
             "reference-kernel": ("differs",),

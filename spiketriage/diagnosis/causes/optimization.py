@@ -8,8 +8,8 @@ from __future__ import annotations
 from spiketriage.diagnosis.cause import ANY, BATCH_CELLS_OPEN, ONCE, Cause
 
 OPTIMIZATION: tuple[Cause, ...] = (
-    # The scheduler's counter was lost at a restart. The learning rate follows another part of the
-    # schedule.
+    # The scheduler's counter was lost at a restart, so the learning rate follows another part of
+    # the schedule.
     Cause(
         name="scheduler-reset",
         cause_class="optimization",
@@ -26,16 +26,16 @@ OPTIMIZATION: tuple[Cause, ...] = (
         decides=("lr-schedule", "restored-scheduler", "replay", "reference-loader"),
         decides_on_spike=("loader-heals",),
         located_by=("restored-scheduler", "lr-schedule"),
-        repair="restore the scheduler's counter on load (fix the loader), roll back to the generation "
-        "of the restart",
+        repair="restore the scheduler's counter on load (fix the loader), roll back to the "
+        "generation of the restart",
     ),
     # The optimizer's moments of another generation were loaded once. A later load of the same files
     # is right.
     Cause(
         name="stale-optimizer",
         cause_class="optimization",
-        summary="the restart loaded optimizer moments that are not those of its generation; a replayed "
-        "load is right",
+        summary="the restart loaded optimizer moments that are not those of its generation; a "
+        "replayed load is right",
         predicts={
             **BATCH_CELLS_OPEN,
             **ONCE,
@@ -47,16 +47,16 @@ OPTIMIZATION: tuple[Cause, ...] = (
         decides=("restored-optimizer", "replay", "replay-determinism"),
         decides_on_spike=("replay-spike",),
         located_by=("restored-optimizer",),
-        repair="roll back to the generation of the restart and load its own moments; verify digests "
-        "after every load",
+        repair="roll back to the generation of the restart and load its own moments; verify "
+        "digests after every load",
     ),
     # The deployed loader does not restore the optimizer. Every load through it is wrong in the same
     # way.
     Cause(
         name="optimizer-not-restored",
         cause_class="optimization",
-        summary="the deployed loader leaves another optimizer state than the generation holds, every "
-        "time",
+        summary="the deployed loader leaves another optimizer state than the generation holds, "
+        "every time",
         predicts={
             **BATCH_CELLS_OPEN,
             "restored-params": ("agrees",),

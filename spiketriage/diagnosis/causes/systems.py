@@ -37,8 +37,8 @@ SYSTEMS: tuple[Cause, ...] = (
     Cause(
         name="weight-bit-flip",
         cause_class="systems",
-        summary="a parameter tensor of one rank changed between two steps, outside any step; replays "
-        "do not repeat it",
+        summary="a parameter tensor of one rank changed between two steps, outside any step; "
+        "replays do not repeat it",
         predicts={
             **BATCH_CELLS_OPEN,
             **ONCE,
@@ -73,8 +73,8 @@ SYSTEMS: tuple[Cause, ...] = (
         decides=("reduction", "ranks-reduced-gradient", "replay", "replay-determinism"),
         decides_on_spike=("replay-spike",),
         located_by=("reduction",),
-        repair="roll back to the known-good generation; look at the named rank's collective library "
-        "and network",
+        repair="roll back to the known-good generation; look at the named rank's collective "
+        "library and network",
     ),
     # Several tensors of one rank changed between two steps: more than a flipped bit.
     Cause(
@@ -95,15 +95,15 @@ SYSTEMS: tuple[Cause, ...] = (
         decides=("continuity", "replay", "replay-determinism"),
         decides_on_spike=("replay-spike",),
         located_by=("continuity",),
-        repair="look for code that writes weights between steps; test the rank's memory; roll back to "
-        "known good",
+        repair="look for code that writes weights between steps; test the rank's memory; roll "
+        "back to known good",
     ),
     # The data loader got other bytes than the disk holds, once.
     Cause(
         name="wrong-read",
         cause_class="systems",
-        summary="a read returned bytes that neither the disk nor the index holds; replays read the "
-        "right ones",
+        summary="a read returned bytes that neither the disk nor the index holds; replays read "
+        "the right ones",
         predicts={
             **BATCH_CELLS_OPEN,
             **ONCE,
@@ -122,8 +122,8 @@ SYSTEMS: tuple[Cause, ...] = (
     Cause(
         name="transient-compute-error",
         cause_class="systems",
-        summary="one rank computed another result once, from the same state and batch; replays agree "
-        "with each other",
+        summary="one rank computed another result once, from the same state and batch; replays "
+        "agree with each other",
         predicts={
             **BATCH_CELLS_OPEN,
             **RANKS_APART,
@@ -137,10 +137,11 @@ SYSTEMS: tuple[Cause, ...] = (
         decides=("replay", "replay-determinism", "later-window", "continuity"),
         decides_on_spike=("replay-spike",),
         located_by=("replay",),
-        repair="drain the host of the named rank and screen it; roll back to the known-good generation",
+        repair="drain the host of the named rank and screen it; roll back to the known-good "
+        "generation",
     ),
-    # The optimizer's state or its update was another one on one rank, once. Memory and arithmetic
-    # cannot be told apart.
+    # The optimizer's state or its update was another one on one rank, once. Whether memory or
+    # arithmetic failed cannot be told.
     Cause(
         name="optimizer-corruption",
         cause_class="systems",
@@ -157,9 +158,10 @@ SYSTEMS: tuple[Cause, ...] = (
         decides=("replay", "replay-determinism", "later-window", "continuity"),
         decides_on_spike=("replay-spike",),
         located_by=("replay",),
-        repair="drain the host of the named rank and screen it; roll back to the known-good generation",
+        repair="drain the host of the named rank and screen it; roll back to the known-good "
+        "generation",
     ),
-    # Production and its replays compute differently again and again. Another kernel, library,
+    # Production and its replays compute differently again and again: another kernel, library,
     # device or setting.
     Cause(
         name="environment-differs",
@@ -182,11 +184,11 @@ SYSTEMS: tuple[Cause, ...] = (
         decides=("replay", "replay-determinism", "later-window"),
         decides_on_spike=("replay-spike",),
         located_by=("replay",),
-        repair="compare device, libraries, flags and thread counts of production with those of the "
-        "replay",
+        repair="compare device, libraries, flags and thread counts of production with those of "
+        "the replay",
     ),
-    # The code that was deployed at a restart computes something else, and a spike goes with it. No
-    # finer cause is known.
+    # The code that was deployed at a restart computes something else, and a spike goes with it,
+    # where no finer cause is known.
     Cause(
         name="code-change",
         cause_class="systems",
@@ -206,16 +208,16 @@ SYSTEMS: tuple[Cause, ...] = (
             "content-profile",
         ),
         located_by=("reference-code",),
-        repair="read the change; unless it was meant, roll code and state back to before the restart; "
-        "replay",
+        repair="read the change; unless it was meant, roll code and state back to before the "
+        "restart; replay",
     ),
     # A restart loaded parameters that are not those of its generation, once. A later load of the
     # same files is right.
     Cause(
         name="wrong-parameters-restored",
         cause_class="systems",
-        summary="after the restart a rank held other parameters than its generation; a replayed load "
-        "is right",
+        summary="after the restart a rank held other parameters than its generation; a replayed "
+        "load is right",
         predicts={
             **BATCH_CELLS_OPEN,
             **RANKS_APART,

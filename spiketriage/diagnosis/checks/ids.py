@@ -1,4 +1,4 @@
-"""Check: every document that a step names exists, and none is used twice before its source has been used up.
+"""Check: every document that a step names exists, and none recurs before its source is used up.
 
 It works on names alone, never on bytes; a sampler that draws with replacement is recognised, not
 accused.
@@ -44,7 +44,7 @@ class _Repetition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tally:
-    """Every repetition, and how many drawing with replacement would have brought over the same uses."""
+    """Every repetition, and how many of them drawing with replacement would have brought."""
 
     repetitions: tuple[_Repetition, ...]
     num_due: float

@@ -1,4 +1,4 @@
-"""Check: the learning rate as applied is the one that the schedule in the manifest gives for that step.
+"""Check: the learning rate as applied is the one that the manifest's schedule gives.
 
 It recomputes the schedule from its formula and never asks the deployed scheduler.
 """
