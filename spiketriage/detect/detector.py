@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spiketriage.detect.rules import HABIT_ROWS, Alarm, Judge, Scaling, Signal, Trigger, alarm
+from spiketriage.detect.alarms import Alarm, Trigger, alarm
+from spiketriage.detect.loss_scale import Scaling
+from spiketriage.detect.rules import HABIT_ROWS, Judge, Signal
 
 __all__ = ["Alarm", "Array", "Detector", "Row", "Trace", "Trigger", "Verdict", "scan"]
 

@@ -1,4 +1,4 @@
-"""The rules that judge one signal of a run against its own past, and the loss scale of fp16.
+"""The rules that judge one signal of a run against its own past.
 
 This module never looks at two signals at once and never learns from an outlier; `detector` puts
 the rules together.
@@ -11,21 +11,10 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
+from spiketriage.detect.alarms import Alarm, Trigger, alarm
 from spiketriage.detect.bands import BEFORE_ROWS, Band, Sorted
-
-Trigger = Literal[
-    "nonfinite",
-    "missing",
-    "vanished",
-    "band",
-    "ratio",
-    "start-up",
-    "lasting",
-    "climb",
-    "loss-scale",
-]
 
 # eight of the last ten beyond 2.5 scales on one side
 SHIFT_COUNT, SHIFT_ROWS, SHIFT_SCALES = 8, BEFORE_ROWS, 2.5
@@ -41,27 +30,6 @@ HABIT_ROWS = 8  # rows in a row in which a nonzero value was there before its ab
 ZEROS_REMEMBERED = 1000  # rows after which a zero is forgotten
 LEAST_LOSS = 0.1  # a loss that may round to zero is below this
 CLIMB_ROWS, CLIMB_SCALES = 100, 2.0  # the median of 100 above its own minimum by this many scales
-# overflow skips in a row: a loss scale that starts at 2^32 needs twenty
-MAX_SKIPS, MAX_SKIPS_AT_START = 6, 40
-SCALE_ROWS, SCALE_HALVINGS = 64, 5.0  # halvings below the median of recent loss scales
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alarm:
-    """One anomaly; `score` is the distance from `expected` in scales, infinite if nonfinite.
-
-    `step` is where it began, `raised_at` the step whose row made it known: later for a lasting
-    shift only.
-    """
-
-    step: int
-    signal: str
-    value: float
-    expected: float
-    score: float
-    sentence: str
-    trigger: Trigger
-    raised_at: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,113 +340,5 @@ class Judge:
         return self._band.centre
 
 
-class Scaling:
-    """Which rows are normal overflow skips of fp16 loss scaling, and when they end to be normal."""
-
-    def __init__(self) -> None:
-        self._scales = Sorted(SCALE_ROWS)  # log2 of the loss scale in rows that were not skipped
-        self._previous: float | None = None
-        self._num_skips = 0
-        self._is_low = False
-
-    def is_skip(self, scale: float | None, *, is_skipped: bool) -> bool:
-        """Whether an overflow made the trainer skip: it says so, or it lowered its loss scale."""
-        if scale is None or not scale > 0:
-            return False
-        return is_skipped or (self._previous is not None and scale < self._previous)
-
-    def feed(self, step: int, scale: float | None, *, is_skip: bool) -> list[Alarm]:
-        """Judge a row's loss scale and learn from it; None and -1 are no scale."""
-        if scale is None or not 0 < scale < math.inf:
-            return []
-        self._num_skips = self._num_skips + 1 if is_skip else 0
-        alarms = [*self._skipping(step, scale), *self._sinking(step, scale)]
-        self._previous = scale
-        if not is_skip:
-            self._scales.append(math.log2(scale))
-        return alarms
-
-    def state(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return {
-            "scales": self._scales.values,
-            "previous": self._previous,
-            "num_skips": self._num_skips,
-            "is_low": self._is_low,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state()`."""
-        self._scales = Sorted(SCALE_ROWS, state["scales"])
-        self._previous = state["previous"]
-        self._num_skips, self._is_low = state["num_skips"], state["is_low"]
-
-    def _skipping(self, step: int, scale: float) -> list[Alarm]:
-        most = MAX_SKIPS if self._scales.is_full else MAX_SKIPS_AT_START
-        if self._num_skips != most + 1:
-            return []
-        sentence = (
-            f"step {step}: loss_scale {scale:.4g}: {self._num_skips} steps in a row overflowed "
-            "and were skipped"
-        )
-        return [
-            alarm(
-                "loss_scale",
-                "loss-scale",
-                step,
-                sentence,
-                value=scale,
-                score=float(self._num_skips),
-            )
-        ]
-
-    def _sinking(self, step: int, scale: float) -> list[Alarm]:
-        if not self._scales.is_full:
-            return []
-        usual = self._scales.quantile(0.5)
-        was_low, self._is_low = self._is_low, usual - math.log2(scale) >= SCALE_HALVINGS
-        if was_low or not self._is_low:
-            return []
-        expected, score = 2.0**usual, usual - math.log2(scale)
-        sentence = (
-            f"step {step}: loss_scale fell to {scale:.4g}; its running median is {expected:.4g}"
-        )
-        return [
-            alarm(
-                "loss_scale",
-                "loss-scale",
-                step,
-                sentence,
-                value=scale,
-                expected=expected,
-                score=score,
-            )
-        ]
-
-
 def _is_number(value: float) -> bool:
     return math.isfinite(value) and abs(value) <= LARGEST
-
-
-def alarm(
-    signal: str,
-    trigger: Trigger,
-    step: int,
-    sentence: str,
-    *,
-    value: float = math.nan,
-    expected: float = math.nan,
-    score: float = math.inf,
-    began: int | None = None,
-) -> Alarm:
-    """An alarm raised at `step`; `began` is where it began, if earlier."""
-    return Alarm(
-        step=step if began is None else began,
-        signal=signal,
-        value=value,
-        expected=expected,
-        score=score,
-        sentence=sentence,
-        trigger=trigger,
-        raised_at=step,
-    )
