@@ -94,7 +94,9 @@ class Band:
     def centre(self) -> float:
         """The running median, carried down to the present where there is a trend."""
         if self._centre is None:
-            self._centre = self._values.quantile(0.5) + (self._carried() if self._trend else 0.0)
+            self._centre = self._values.quantile(0.5)
+            if self._trend:
+                self._centre += self._carried()
         return self._centre
 
     def _carried(self) -> float:
@@ -133,7 +135,8 @@ class Band:
         """
         if is_outlier:
             self._rejected.append(value)
-            if len(self._rejected) > (NEW_NORMAL if self.is_ready else NEW_NORMAL_AT_START):
+            most = NEW_NORMAL if self.is_ready else NEW_NORMAL_AT_START
+            if len(self._rejected) > most:
                 recent = self._rejected
                 self._reset()
                 for earlier in recent:

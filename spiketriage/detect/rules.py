@@ -143,6 +143,11 @@ class Judge:
             return math.log(value)
         return value
 
+    def _outer(self, inner: float) -> float:
+        if self.signal.logarithmic:
+            return math.exp(inner)
+        return inner
+
     def _is_judged(self, value: float) -> bool:
         return _is_number(value) and (value > 0 or not self.signal.logarithmic)
 
@@ -172,10 +177,9 @@ class Judge:
         return None
 
     def _remember_zero(self, value: float) -> None:
-        is_zero = value <= 0 if self.signal.logarithmic else value == 0
-        self._num_nonzero = 0 if is_zero else min(self._num_nonzero + 1, ZEROS_REMEMBERED)
-        is_large = abs(value) > LEAST_LOSS
-        self._num_large = min(self._num_large + 1, ZEROS_REMEMBERED) if is_large else 0
+        is_zero = value == 0 or (self.signal.logarithmic and value < 0)
+        self._num_nonzero = _in_a_row(self._num_nonzero, not is_zero)
+        self._num_large = _in_a_row(self._num_large, abs(value) > LEAST_LOSS)
 
     def _remember_surprise(self, seen: _Seen) -> None:
         self._num_rows += 1
@@ -205,7 +209,7 @@ class Judge:
             trigger = "ratio" if self.signal.logarithmic else "band"
         else:
             return []
-        side = "above" if seen.score > 0 else "below"
+        side = _side(seen.score)
         sentence = (
             f"step {seen.step}: {name} {seen.value:.4g} is {score:.1f} scales {side} the "
             f"running median {expected:.4g}"
@@ -270,7 +274,7 @@ class Judge:
 
     def _started(self, step: int, value: float, last: list[float]) -> list[Alarm]:
         name, recent = self.signal.name, max(last[-START_LAST:])
-        expected = math.exp(recent) if self.signal.logarithmic else recent
+        expected = self._outer(recent)
         score = (self._inner(value) - recent) / self.signal.start
         sentence = (
             f"step {step}: {name} {value:.4g} jumps above the {expected:.4g} of the rows "
@@ -288,7 +292,7 @@ class Judge:
         if first is None or not is_new:
             return []
         name, expected, score = self.signal.name, self._expected(), abs(first.shift)
-        side = "above" if first.shift > 0 else "below"
+        side = _side(first.shift)
         sentence = (
             f"step {first.step}: {name} stays {side} the running median {expected:.4g}:"
             f" {SHIFT_COUNT} of {SHIFT_ROWS} steps beyond {SHIFT_SCALES} scales"
@@ -335,9 +339,20 @@ class Judge:
         return [alarm(name, "climb", step, sentence, value=median, expected=lowest, score=score)]
 
     def _expected(self) -> float:
-        if self.signal.logarithmic:
-            return math.exp(self._band.centre)
-        return self._band.centre
+        return self._outer(self._band.centre)
+
+
+def _side(distance: float) -> str:
+    if distance > 0:
+        return "above"
+    return "below"
+
+
+def _in_a_row(count: int, is_one_more: bool) -> int:
+    """The count of rows in a row, which ends where one is none of them."""
+    if not is_one_more:
+        return 0
+    return min(count + 1, ZEROS_REMEMBERED)
 
 
 def _is_number(value: float) -> bool:
