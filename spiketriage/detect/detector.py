@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spiketriage.detect.rules import HABIT_ROWS, Alarm, Judge, Scaling, Signal, Trigger, alarm
+from spiketriage.detect.alarms import Alarm, Trigger, alarm
+from spiketriage.detect.loss_scale import Scaling
+from spiketriage.detect.rules import HABIT_ROWS, Judge, Signal
 
 __all__ = ["Alarm", "Array", "Detector", "Row", "Trace", "Trigger", "Verdict", "scan"]
 
@@ -23,10 +25,9 @@ Flags = NDArray[np.bool_]
 
 SCHEMA = 1  # of Detector.state()
 
-# Floors and widths were tuned on two seeds of tests/bench/bench_detection.py and measured on
-# another.
+# Floors and widths were tuned on two seeds of tests/bench/bench_detection.py, measured on a third.
 # The gradient norm's floor makes its band at least 2.9 times its median: at 3 a healthy history of
-# the prototype was quiet, at 2.5 it was not (docs/design-reasons.md#the-gradient-norms-floor).
+# the prototype was quiet, at 2.5 it was not.
 _SIGNALS: Mapping[str, Signal] = {
     # A loss that falls lastingly is learning, or the next epoch; what falls out of the band is an
     # alarm all the same.
@@ -57,11 +58,8 @@ _SIGNALS: Mapping[str, Signal] = {
     "logz": Signal(name="logz", floor=0.05, shifts=(1, -1), climb=3.0),
     "attention_max": Signal(name="attention_max", logarithmic=True, floor=0.1),
 }
-_QUIET_IN_A_SKIP = (
-    "grad_norm",
-    "update_norm",
-    "rms_t",
-)  # what an overflow of fp16 gradients reaches
+# what an overflow of fp16 gradients reaches
+_QUIET_IN_A_SKIP = ("grad_norm", "update_norm", "rms_t")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +120,8 @@ class Verdict:
     @property
     def is_nonfinite(self) -> bool:
         """Whether some value is not a number that training can go on from."""
-        return any(one.trigger in ("nonfinite", "missing", "vanished") for one in self.alarms)
+        hopeless = ("nonfinite", "missing", "vanished")
+        return any(raised.trigger in hopeless for raised in self.alarms)
 
 
 class Detector:
@@ -153,7 +152,7 @@ class Detector:
         return _verdict(row, alarms)
 
     def peek(self, row: Row) -> Verdict:
-        """Judge a row that may be partly known yet, as before an optimizer step, and remember nothing of it."""
+        """Judge a row of which not all may be known yet, and remember nothing of it."""
         is_skip = self._scaling.is_skip(row.loss_scale, is_skipped=bool(row.skipped))
         alarms = self._missing(row, is_skip=is_skip)
         for name, value in _judged(row, is_skip=is_skip):
@@ -205,11 +204,10 @@ class Detector:
 def scan(trace: Trace) -> tuple[Alarm, ...]:
     """Every alarm of the trace, by step; the first one's step is the onset."""
     detector = Detector(logs_at_will=bool(trace.not_logged))
-    alarms = []
+    alarms: list[Alarm] = []
     for row in _rows(trace):
-        for one in detector.feed(row).alarms:
-            alarms.append(one)
-    return tuple(sorted(alarms, key=_order))
+        alarms += detector.feed(row).alarms
+    return tuple(sorted(alarms, key=_by_step))
 
 
 def _rows(trace: Trace) -> Iterator[Row]:
@@ -240,12 +238,8 @@ def _column(trace: Trace, name: str) -> list[float | None] | None:
 
 def _is_training(row: Row) -> bool:
     """Whether a training step wrote the row; an evaluation has neither."""
-    return (
-        row.grad_norm is not None
-        or row.lr is not None
-        or row.loss_scale is not None
-        or row.loss is not None
-    )
+    values = (row.grad_norm, row.lr, row.loss_scale, row.loss)
+    return any(value is not None for value in values)
 
 
 def _judged(row: Row, *, is_skip: bool) -> Iterator[tuple[str, float]]:
@@ -263,10 +257,12 @@ def _judged(row: Row, *, is_skip: bool) -> Iterator[tuple[str, float]]:
 
 
 def _verdict(row: Row, alarms: list[Alarm]) -> Verdict:
-    return Verdict(
-        step=row.step, alarms=tuple(sorted(alarms, key=lambda one: (-one.score, one.signal)))
-    )
+    return Verdict(step=row.step, alarms=tuple(sorted(alarms, key=_by_gravity)))
 
 
-def _order(one: Alarm) -> tuple[int, float, str]:
-    return one.step, -one.score, one.signal
+def _by_gravity(raised: Alarm) -> tuple[float, str]:
+    return -raised.score, raised.signal
+
+
+def _by_step(raised: Alarm) -> tuple[int, float, str]:
+    return raised.step, -raised.score, raised.signal

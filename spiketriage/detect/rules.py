@@ -1,7 +1,7 @@
-"""The rules that judge one signal of a run against its own past, and the loss scale of fp16.
+"""The rules that judge one signal of a run against its own past.
 
-This module never looks at two signals at once and never learns from an outlier; `detect` puts the
-rules together.
+This module never looks at two signals at once and never learns from an outlier; `detector` puts
+the rules together.
 """
 
 from __future__ import annotations
@@ -11,32 +11,16 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
+from spiketriage.detect.alarms import Alarm, Trigger, alarm
 from spiketriage.detect.bands import BEFORE_ROWS, Band, Sorted
 
-Trigger = Literal[
-    "nonfinite",
-    "missing",
-    "vanished",
-    "band",
-    "ratio",
-    "start-up",
-    "lasting",
-    "climb",
-    "loss-scale",
-]
-
-SHIFT_COUNT, SHIFT_ROWS, SHIFT_SCALES = (
-    8,
-    BEFORE_ROWS,
-    2.5,
-)  # eight of the last ten beyond 2.5 scales on one side
+# eight of the last ten beyond 2.5 scales on one side
+SHIFT_COUNT, SHIFT_ROWS, SHIFT_SCALES = 8, BEFORE_ROWS, 2.5
 START_ROWS, START_LAST, START_JUMPS = 16, 3, 3.0  # see Judge._starting
-FIRST_RATIO, FIRST_STEP = (
-    1.6,
-    2.0,
-)  # of the first rows: more than 1.6 times the largest so far and 2 nats
+# of the first rows: more than 1.6 times the largest so far and 2 nats
+FIRST_RATIO, FIRST_STEP = 1.6, 2.0
 SURPRISE = 5.0  # scales from which a value is a surprise, and is not learned
 SURPRISE_FACTOR, SURPRISE_ROWS, SURPRISES_KEPT = 1.6, 10_000, 8  # see Judge._bar
 AGAIN_ROWS = 3  # two surprises on one side within so many rows are no chance
@@ -46,29 +30,6 @@ HABIT_ROWS = 8  # rows in a row in which a nonzero value was there before its ab
 ZEROS_REMEMBERED = 1000  # rows after which a zero is forgotten
 LEAST_LOSS = 0.1  # a loss that may round to zero is below this
 CLIMB_ROWS, CLIMB_SCALES = 100, 2.0  # the median of 100 above its own minimum by this many scales
-MAX_SKIPS, MAX_SKIPS_AT_START = (
-    6,
-    40,
-)  # overflow skips in a row: a loss scale that starts at 2^32 needs twenty
-SCALE_ROWS, SCALE_HALVINGS = 64, 5.0  # halvings below the median of recent loss scales
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alarm:
-    """One anomaly; `score` is the distance from `expected` in scales, infinite for a nonfinite.
-
-    `step` is where it began, `raised_at` the step whose row made it known: later for a lasting
-    shift only.
-    """
-
-    step: int
-    signal: str
-    value: float
-    expected: float
-    score: float
-    sentence: str
-    trigger: Trigger
-    raised_at: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +61,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """One recent value and how far out it was.
-
-    In the scales of then, and in those before a possible shift.
-    """
+    """A recent value and how far out it was: in scales of then, and of before a possible shift."""
 
     step: int
     value: float
@@ -140,16 +98,16 @@ class Judge:
         odd = self._odd(step, value)
         if _is_number(value):
             self._remember_zero(value)
-        if odd or not self._is_judged(value):
-            if odd:
-                return [odd]
+        if odd:
+            return [odd]
+        if not self._is_judged(value):
             return []
         seen = self._look(step, value)
         outside = self._outside(seen)
         is_outlier = bool(outside) or abs(seen.score) > SURPRISE
         self._remember_surprise(seen)
         self._recent.append(seen)
-        alarms = [*outside, *self._lasting(step, is_told=bool(outside))]
+        alarms = [*outside, *self._lasting(step, is_reported=bool(outside))]
         self._band.learn(self._inner(value), is_outlier=is_outlier)
         if is_outlier:
             return alarms
@@ -162,7 +120,7 @@ class Judge:
             "recent": [asdict(seen) for seen in self._recent],
             "is_shifted": self._is_shifted,
             "num_rows": self._num_rows,
-            "surprises": [list(one) for one in self._surprises],
+            "surprises": [list(surprise) for surprise in self._surprises],
             "num_nonzero": self._num_nonzero,
             "num_large": self._num_large,
             "climb": self._climb.values,
@@ -185,6 +143,11 @@ class Judge:
             return math.log(value)
         return value
 
+    def _outer(self, inner: float) -> float:
+        if self.signal.logarithmic:
+            return math.exp(inner)
+        return inner
+
     def _is_judged(self, value: float) -> bool:
         return _is_number(value) and (value > 0 or not self.signal.logarithmic)
 
@@ -206,10 +169,7 @@ class Judge:
                 f"step {step}: {name} is {value:.4g}, which no norm is",
                 value=value,
             )
-        if self.signal.logarithmic:
-            habit = self._num_nonzero
-        else:
-            habit = self._num_large
+        habit = self._num_nonzero if self.signal.logarithmic else self._num_large
         if value == 0 and habit >= HABIT_ROWS:
             # HF Trainer's NaN filter writes 0.0 for a loss that was NaN.
             sentence = f"step {step}: {name} is exactly zero, which none of the last {habit} was"
@@ -217,14 +177,9 @@ class Judge:
         return None
 
     def _remember_zero(self, value: float) -> None:
-        if self.signal.logarithmic:
-            is_zero = value <= 0
-        else:
-            is_zero = value == 0
-        self._num_nonzero = 0 if is_zero else min(self._num_nonzero + 1, ZEROS_REMEMBERED)
-        self._num_large = (
-            min(self._num_large + 1, ZEROS_REMEMBERED) if abs(value) > LEAST_LOSS else 0
-        )
+        is_zero = value == 0 or (self.signal.logarithmic and value < 0)
+        self._num_nonzero = _in_a_row(self._num_nonzero, not is_zero)
+        self._num_large = _in_a_row(self._num_large, abs(value) > LEAST_LOSS)
 
     def _remember_surprise(self, seen: _Seen) -> None:
         self._num_rows += 1
@@ -240,7 +195,7 @@ class Judge:
         return _Seen(step=step, value=value, score=score, shift=shift)
 
     def _outside(self, seen: _Seen) -> list[Alarm]:
-        """Alarms of a value beyond the bar, far off, or the second surprise in three rows."""
+        """Out is what is beyond the bar, far off, or a second surprise on its side in 3 rows."""
         if not self._band.is_ready:
             return self._starting(seen.step, seen.value)
         score, name, expected = abs(seen.score), self.signal.name, self._expected()
@@ -254,7 +209,7 @@ class Judge:
             trigger = "ratio" if self.signal.logarithmic else "band"
         else:
             return []
-        side = "above" if seen.score > 0 else "below"
+        side = _side(seen.score)
         sentence = (
             f"step {seen.step}: {name} {seen.value:.4g} is {score:.1f} scales {side} the "
             f"running median {expected:.4g}"
@@ -266,31 +221,29 @@ class Judge:
         ]
 
     def _bar(self) -> float:
-        """How far out one value has to be, in scales.
-
-        1.6 times the largest surprise of the last 10,000 rows.
+        """How far out a value has to be: 1.6 times the largest surprise of the last 10,000 rows.
 
         Healthy runs have lone outliers, some runs none and some one in a hundred rows, and no
         window that is short enough to follow a run knows which. The bar never rises above `sure`,
         so one huge spike hides no other.
         """
-        largest = max(
-            (score for at, score in self._surprises if self._num_rows - at <= SURPRISE_ROWS),
-            default=0.0,
-        )
+        largest = 0.0
+        for at, score in self._surprises:
+            if self._num_rows - at <= SURPRISE_ROWS:
+                largest = max(largest, score)
         return min(self.signal.sure, max(self.signal.width, SURPRISE_FACTOR * largest))
 
     def _is_again(self, seen: _Seen) -> bool:
-        if (
-            len(self._surprises) == SURPRISES_KEPT
-        ):  # of a run with so many of them, two at a time are no news
-            return False
+        if len(self._surprises) == SURPRISES_KEPT:
+            return False  # of a run with so many of them, two at a time are no news
         side = math.copysign(1.0, seen.score)
         before = list(self._recent)[-AGAIN_ROWS + 1 :]
-        return side * seen.score > SURPRISE and any(side * one.score > SURPRISE for one in before)
+        return side * seen.score > SURPRISE and any(
+            side * earlier.score > SURPRISE for earlier in before
+        )
 
     def _starting(self, step: int, value: float) -> list[Alarm]:
-        """The coarse upward rule of a run's first rows, of which only the downward trend is known.
+        """The coarse upward rule of a run's first rows, of which only is known that they go down.
 
         A value is out if it exceeds the last three by three times the largest jump so far, and by
         `start`.
@@ -321,10 +274,7 @@ class Judge:
 
     def _started(self, step: int, value: float, last: list[float]) -> list[Alarm]:
         name, recent = self.signal.name, max(last[-START_LAST:])
-        if self.signal.logarithmic:
-            expected = math.exp(recent)
-        else:
-            expected = recent
+        expected = self._outer(recent)
         score = (self._inner(value) - recent) / self.signal.start
         sentence = (
             f"step {step}: {name} {value:.4g} jumps above the {expected:.4g} of the rows "
@@ -334,15 +284,15 @@ class Judge:
             alarm(name, "start-up", step, sentence, value=value, expected=expected, score=score)
         ]
 
-    def _lasting(self, step: int, *, is_told: bool) -> list[Alarm]:
+    def _lasting(self, step: int, *, is_reported: bool) -> list[Alarm]:
         """A shift within the band, said once: eight of the last ten rows on one side."""
         first = self._shift()
-        is_new = first is not None and not self._is_shifted and not is_told
+        is_new = first is not None and not self._is_shifted and not is_reported
         self._is_shifted = first is not None
         if first is None or not is_new:
             return []
         name, expected, score = self.signal.name, self._expected(), abs(first.shift)
-        side = "above" if first.shift > 0 else "below"
+        side = _side(first.shift)
         sentence = (
             f"step {first.step}: {name} stays {side} the running median {expected:.4g}:"
             f" {SHIFT_COUNT} of {SHIFT_ROWS} steps beyond {SHIFT_SCALES} scales"
@@ -361,9 +311,9 @@ class Judge:
         ]
 
     def _shift(self) -> _Seen | None:
-        """The first row of a shift, which is eight of the last ten far out on one side, or None."""
+        """The first of the rows that are far out on one side, if they are eight of the last ten."""
         for side in self.signal.shifts:
-            beyond = [one for one in self._recent if side * one.shift > SHIFT_SCALES]
+            beyond = [seen for seen in self._recent if side * seen.shift > SHIFT_SCALES]
             if len(beyond) >= SHIFT_COUNT:
                 return beyond[0]
         return None
@@ -389,124 +339,21 @@ class Judge:
         return [alarm(name, "climb", step, sentence, value=median, expected=lowest, score=score)]
 
     def _expected(self) -> float:
-        if self.signal.logarithmic:
-            return math.exp(self._band.centre)
-        return self._band.centre
+        return self._outer(self._band.centre)
 
 
-class Scaling:
-    """Tells normal overflow skips of fp16 loss scaling from those that are normal no more."""
+def _side(distance: float) -> str:
+    if distance > 0:
+        return "above"
+    return "below"
 
-    def __init__(self) -> None:
-        self._scales = Sorted(SCALE_ROWS)  # log2 of the loss scale in rows that were not skipped
-        self._previous: float | None = None
-        self._num_skips = 0
-        self._is_low = False
 
-    def is_skip(self, scale: float | None, *, is_skipped: bool) -> bool:
-        """Whether an overflow made the trainer leave this update out.
-
-        It says so, or it lowered its loss scale.
-        """
-        if scale is None or not scale > 0:
-            return False
-        return is_skipped or (self._previous is not None and scale < self._previous)
-
-    def feed(self, step: int, scale: float | None, *, is_skip: bool) -> list[Alarm]:
-        """Judge a row's loss scale and learn from it; None and -1 are no scale."""
-        if scale is None or not 0 < scale < math.inf:
-            return []
-        self._num_skips = self._num_skips + 1 if is_skip else 0
-        alarms = [*self._skipping(step, scale), *self._sinking(step, scale)]
-        self._previous = scale
-        if not is_skip:
-            self._scales.append(math.log2(scale))
-        return alarms
-
-    def state(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return {
-            "scales": self._scales.values,
-            "previous": self._previous,
-            "num_skips": self._num_skips,
-            "is_low": self._is_low,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state()`."""
-        self._scales = Sorted(SCALE_ROWS, state["scales"])
-        self._previous = state["previous"]
-        self._num_skips, self._is_low = state["num_skips"], state["is_low"]
-
-    def _skipping(self, step: int, scale: float) -> list[Alarm]:
-        if self._scales.is_full:
-            most = MAX_SKIPS
-        else:
-            most = MAX_SKIPS_AT_START
-        if self._num_skips != most + 1:
-            return []
-        sentence = (
-            f"step {step}: loss_scale {scale:.4g}: {self._num_skips} steps in a row overflowed "
-            "and were skipped"
-        )
-        return [
-            alarm(
-                "loss_scale",
-                "loss-scale",
-                step,
-                sentence,
-                value=scale,
-                score=float(self._num_skips),
-            )
-        ]
-
-    def _sinking(self, step: int, scale: float) -> list[Alarm]:
-        if not self._scales.is_full:
-            return []
-        usual = self._scales.quantile(0.5)
-        was_low, self._is_low = self._is_low, usual - math.log2(scale) >= SCALE_HALVINGS
-        if was_low or not self._is_low:
-            return []
-        expected, score = 2.0**usual, usual - math.log2(scale)
-        sentence = (
-            f"step {step}: loss_scale fell to {scale:.4g}; its running median is {expected:.4g}"
-        )
-        return [
-            alarm(
-                "loss_scale",
-                "loss-scale",
-                step,
-                sentence,
-                value=scale,
-                expected=expected,
-                score=score,
-            )
-        ]
+def _in_a_row(count: int, is_one_more: bool) -> int:
+    """The count of rows in a row, which ends where one is none of them."""
+    if not is_one_more:
+        return 0
+    return min(count + 1, ZEROS_REMEMBERED)
 
 
 def _is_number(value: float) -> bool:
     return math.isfinite(value) and abs(value) <= LARGEST
-
-
-def alarm(
-    signal: str,
-    trigger: Trigger,
-    step: int,
-    sentence: str,
-    *,
-    value: float = math.nan,
-    expected: float = math.nan,
-    score: float = math.inf,
-    began: int | None = None,
-) -> Alarm:
-    """An alarm raised at `step`; `began` is where it began, if earlier."""
-    return Alarm(
-        step=step if began is None else began,
-        signal=signal,
-        value=value,
-        expected=expected,
-        score=score,
-        sentence=sentence,
-        trigger=trigger,
-        raised_at=step,
-    )

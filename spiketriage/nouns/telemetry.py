@@ -17,10 +17,7 @@ Severity = Literal["fatal", "error", "warning", "info"]
 
 
 class Link(NamedTuple):
-    """One link of the step chain.
-
-    A stage of `wire.chain.STAGES` and a key (layer, tensor or field).
-    """
+    """One link of the step chain: a stage of `wire.chain.STAGES` and a layer, tensor or field."""
 
     stage: str
     key: str
@@ -156,10 +153,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that a log or a device reported.
-
-    `at` is as written, `time_s` is UNIX time where the zone is known.
-    """
+    """What a log or a device reported; `at` is as written, `time_s` UNIX time if known."""
 
     kind: str
     severity: Severity

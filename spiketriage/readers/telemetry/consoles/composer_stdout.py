@@ -21,7 +21,7 @@ _HEADER = re.compile(
     r"(?:\[epoch=(?P<epoch>\d{1,9})\])?\[(?P<unit>batch|token|sample|iteration)=(?P<at>\d{1,18})(?:/(?P<total>\d{1,18}))?\]:?\s*\Z"
 )
 _EVAL = re.compile(r"\[Eval batch=\d+/\d+\] Eval on (?P<set>.{1,80}?) data:?\s*\Z")
-_METRIC = re.compile(r"(?P<kind>Train|Eval) (?P<name>[^:\n]{1,120}): (?P<told>\S{1,40})\s*\Z")
+_METRIC = re.compile(r"(?P<kind>Train|Eval) (?P<name>[^:\n]{1,120}): (?P<value>\S{1,40})\s*\Z")
 _BATCHES = "time/batch"
 
 
@@ -47,10 +47,11 @@ class _Records:
             if "batch=" in line.text and line.text.startswith("["):
                 self.log.near_miss(line)
             return
-        value = short_number(metric["told"])
+        value = short_number(metric["value"])
         self.log.match(line)
         if value is not None and (self.header is not None or self.is_eval):
-            self.cells[("eval " if self.is_eval else "") + metric["name"]] = value
+            prefix = "eval " if self.is_eval else ""
+            self.cells[prefix + metric["name"]] = value
 
     def close(self) -> None:
         """Keep the record that is open."""
@@ -69,16 +70,12 @@ class _Records:
         self.header, self.is_eval, self.cells = None, False, {}
 
     def _step(self, header: re.Match[str]) -> int | None:
-        """How many batches are behind the record, since the run began.
-
-        None where neither line says so.
-        """
+        """How many batches of the run are behind the record; None where neither line says so."""
         if header["unit"] == "batch" and header["epoch"] in (None, "1"):
             return int(header["at"])
         batches = self.cells.get(_BATCHES, -1.0)
-        if (
-            0 <= batches < MAX_STEP
-        ):  # it was logged when the batch began, so that this one is not counted
+        if 0 <= batches < MAX_STEP:
+            # It was logged when the batch began, so that this one is not counted.
             self.log.say(
                 f"the step is {_BATCHES} + 1, where the header counts no batches of the whole run"
             )

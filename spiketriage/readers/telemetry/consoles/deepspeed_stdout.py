@@ -45,12 +45,12 @@ class _Steps:
             log.beside(int(speed["step"]), numbers(rates))
             log.match(line)
             return
-        found = _STEP.search(line.text)
-        if not found:
+        settings = _STEP.search(line.text)
+        if not settings:
             log.near_miss(line)
             return
-        step, skipped = int(found["step"]), int(found["skipped"])
-        log.row(step, numbers({"lr": found["lr"].split(",")[0], "skipped": found["skipped"]}))
+        step, skipped = int(settings["step"]), int(settings["skipped"])
+        log.row(step, numbers({"lr": settings["lr"].split(",")[0], "skipped": settings["skipped"]}))
         if skipped > self.num_skipped:
             since = (
                 f"{skipped - self.num_skipped} steps were skipped after step {self.at_step} up "
@@ -70,7 +70,7 @@ def _is_line(line: TextLine) -> object:
 
 FORMAT = LineFormat(
     name=NAME,
-    anchors=("skipped=", "RunningAvgSamplesPerSec=", *deepspeed_lines.WANTED),
+    anchors=("skipped=", "RunningAvgSamplesPerSec=", *deepspeed_lines.ANCHORS),
     notes=("DeepSpeed's own lines have no loss: read the trainer's log or its TensorBoard for it",),
     sure=0.6,  # below any trainer that runs on top of it and prints a loss
     is_line=_is_line,

@@ -48,10 +48,10 @@ def _dicts(text: str) -> list[str]:
 def _items(text: str) -> dict[str, float]:
     """The numbers of a dict that the Trainer printed; nothing if it is another dict."""
     cells = {}
-    for found in _ITEM.finditer(text):
-        value = number(found["quoted"] if found["bare"] is None else found["bare"])
+    for item in _ITEM.finditer(text):
+        value = number(item["quoted"] if item["bare"] is None else item["bare"])
         if value is not None:
-            cells[found["key"]] = value
+            cells[item["key"]] = value
     is_ours = "train_runtime" in cells or (
         _FAMILIES & set(cells) and any("loss" in key for key in cells)
     )
@@ -76,11 +76,14 @@ class _Dicts:
 
     def offer(self, line: TextLine) -> None:
         """Read a line: dicts of the Trainer, settings, or DeepSpeed's events."""
-        found = [cells for text in _dicts(line.text) if (cells := _items(text))]
-        for cells in found:
-            self.log.match(line)
-            self._keep(cells, line)
-        if found or deepspeed_lines.offer(line, self.log):
+        is_ours = False
+        for text in _dicts(line.text):
+            cells = _items(text)
+            if cells:
+                is_ours = True
+                self.log.match(line)
+                self._keep(cells, line)
+        if is_ours or deepspeed_lines.offer(line, self.log):
             return
         self._settings(line.text)
         if re.search(r"\{'(?:eval_)?loss': ", line.text):
@@ -121,10 +124,9 @@ class _Dicts:
         self.log.row(self.step, cells, rank=line.rank, reasons=reasons)
 
     def _next(self) -> int:
+        every = 1
         if self.every and not self.is_by_epoch:
             every = self.every
-        else:
-            every = 1
         if self.has_first and every > 1:
             if self.step == 0:
                 return 1
@@ -132,10 +134,7 @@ class _Dicts:
         return self.step + every
 
     def _go_back(self, epoch: float) -> bool:
-        """An epoch that goes back is a restart.
-
-        Go on with the number that the same epoch had before.
-        """
+        """An epoch that goes back is a restart: go on with the number that it had before."""
         if not self.epochs or not epoch < self.epochs[-1]:
             return False
         num_kept = bisect_left(self.epochs, epoch)
@@ -158,10 +157,9 @@ class _Dicts:
                 "the line has no step and the log does not state logging_steps: points are "
                 "numbered from 1"
             )
+        back = ""
         if self.went_back:
             back = "; after a restart the number goes on where the epoch stood before"
-        else:
-            back = ""
         for written in log.written():
             log.trust(written, why + back, trusted=is_stated)
         if not self.num_rows:
@@ -186,7 +184,7 @@ FORMAT = LineFormat(
         "logging_steps",
         "logging_strategy",
         "logging_first_step",
-        *deepspeed_lines.WANTED,
+        *deepspeed_lines.ANCHORS,
     ),
     is_line=lambda line: any(map(_items, _dicts(line.text))),
     reader=_Dicts,

@@ -36,7 +36,7 @@ class LineReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LineKind:
     """One kind of line. `pattern` matches at its beginning and names its parts by groups.
 
     `step` is the step; a line without one belongs to the last step before it. `cells` says which
@@ -69,7 +69,7 @@ class LineFormat:
 
     name: str
     anchors: tuple[str, ...]
-    lines: tuple[Line, ...] = ()
+    lines: tuple[LineKind, ...] = ()
     near: re.Pattern[str] | None = None
     own: Mapping[str, str] = field(default_factory=dict)
     milliseconds: frozenset[str] = frozenset()
@@ -133,7 +133,7 @@ class _RowReader:
         if self._format.near and self._format.near.search(text):
             self._log.near_miss(line)
 
-    def _keep(self, kind: Line, match: re.Match[str], line: TextLine) -> bool:
+    def _keep(self, kind: LineKind, match: re.Match[str], line: TextLine) -> bool:
         """Take the cells of a line in; whether it had those that its kind needs."""
         log = self._log
         cells = dict(self._cells(kind, match))
@@ -154,12 +154,12 @@ class _RowReader:
             log.row(step, cells, rank=line.rank)
         return True
 
-    def _step(self, kind: Line, match: re.Match[str], line: TextLine) -> int | None:
+    def _step(self, kind: LineKind, match: re.Match[str], line: TextLine) -> int | None:
         if "step" not in kind.pattern.groupindex:
             return self._log.last_step(line.rank)
         return int(match["step"]) + kind.from_zero
 
-    def _cells(self, kind: Line, match: re.Match[str]) -> Iterator[tuple[str, float]]:
+    def _cells(self, kind: LineKind, match: re.Match[str]) -> Iterator[tuple[str, float]]:
         """The cells that are numbers, by the name that the console writes."""
         for group, written in kind.cells.items():
             yield from self._cell(written, match[group] or "")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from spiketriage.readers.telemetry.consoles.line_format import Line, LineFormat
+from spiketriage.readers.telemetry.consoles.line_format import LineFormat, LineKind
 
 NAME = "litgpt-stdout"
 TELLS = "Training loss to three decimals by iteration and step, validation loss and iteration time."
@@ -17,7 +17,7 @@ FORMAT = LineFormat(
     name=NAME,
     anchors=("Epoch ",),
     lines=(
-        Line(
+        LineKind(
             pattern=re.compile(
                 r"Epoch (?P<epoch>\d{1,9}) \| iter (?P<iter>\d{1,18}) step (?P<step>\d{1,18}) \| "
                 r"loss train: (?P<train>[-+\w.]{1,40}),? ?(?:val: (?P<val>[-+\w./]{1,40}))?"

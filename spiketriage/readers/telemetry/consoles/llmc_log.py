@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from spiketriage.readers.telemetry.consoles.line_format import Line, LineFormat
+from spiketriage.readers.telemetry.consoles.line_format import LineFormat, LineKind
 from spiketriage.readers.telemetry.consoles.log_points import LogPoints
 from spiketriage.readers.telemetry.series.points import FROM_ZERO
 
@@ -48,10 +48,10 @@ FORMAT = LineFormat(
     name=NAME,
     anchors=("s:", "step", "val loss"),
     lines=(
-        Line(pattern=_FILE, pairs=_FILE_CELLS, needs=frozenset({"trl"}), from_zero=True),
+        LineKind(pattern=_FILE, pairs=_FILE_CELLS, needs=frozenset({"trl"}), from_zero=True),
         # An evaluation comes before the training of its step.
-        Line(pattern=_FILE, pairs=_FILE_CELLS, is_evaluation=True),
-        Line(
+        LineKind(pattern=_FILE, pairs=_FILE_CELLS, is_evaluation=True),
+        LineKind(
             pattern=_STDOUT,
             cells={
                 "loss": "loss",
@@ -65,7 +65,7 @@ FORMAT = LineFormat(
             needs=frozenset({"loss"}),
         ),
         # Measured before the step that would come next.
-        Line(
+        LineKind(
             pattern=re.compile(r"val loss (?P<loss>[-\w.+]{1,40})\s*\Z"),
             cells={"loss": "val loss"},
             is_evaluation=True,

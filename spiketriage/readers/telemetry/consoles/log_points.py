@@ -63,9 +63,9 @@ class LogPoints:
         self._notions: set[str] = set()
         self._first_near_miss: TextLine | None = None
 
-    def lines(self, *wanted: str) -> Iterator[TextLine]:
-        """The lines of the log that contain one of `wanted`."""
-        self._lines = TextLines(self.path, wanted)
+    def lines(self, *anchors: str) -> Iterator[TextLine]:
+        """The lines of the log that contain one of `anchors`."""
+        self._lines = TextLines(self.path, anchors)
         yield from self._lines
 
     def match(self, line: TextLine) -> None:
@@ -236,10 +236,7 @@ class LogPoints:
         """
         num_lines = self._lines.num_lines if self._lines else 0
         if not self.num_matched:
-            if self.num_near_misses:
-                near = f", {self.num_near_misses} looked like it"
-            else:
-                near = ""
+            near = f", {self.num_near_misses} looked like it" if self.num_near_misses else ""
             raise EvidenceError(
                 f"{self.path}: none of its {num_lines} lines is of the format {self._format}{near}"
             )

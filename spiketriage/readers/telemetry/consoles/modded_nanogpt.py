@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from spiketriage.readers.telemetry.consoles.line_format import Line, LineFormat
+from spiketriage.readers.telemetry.consoles.line_format import LineFormat, LineKind
 
 NAME = "modded-nanogpt"
 TELLS = (
@@ -17,7 +17,7 @@ TELLS = (
 )
 CANNOT = "The gradient norm, the learning rate and, in many runs, the training loss."
 
-_STEP = Line(
+_STEP = LineKind(
     pattern=re.compile(
         r"step:(?P<step>\d{1,18})/(?P<total>\d{1,18})(?P<rest>(?: \w{1,40}:\S{1,40})+)\s*\Z"
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from spiketriage.readers.telemetry.consoles.line_format import Line, LineFormat
+from spiketriage.readers.telemetry.consoles.line_format import LineFormat, LineKind
 from spiketriage.readers.telemetry.consoles.log_points import LogPoints
 from spiketriage.readers.telemetry.series.points import FROM_ZERO
 
@@ -36,7 +36,7 @@ FORMAT = LineFormat(
     name=NAME,
     anchors=("iter ", "step "),
     lines=(
-        Line(
+        LineKind(
             pattern=re.compile(
                 r"iter (?P<step>\d{1,18}): loss (?P<loss>[-+\w.]{1,40})"
                 r"(?P<unit> (?:BPC|bpc|BPB|bpb))?"
@@ -46,7 +46,7 @@ FORMAT = LineFormat(
             needs=frozenset({"loss"}),
             from_zero=True,
         ),
-        Line(  # an evaluation comes before the training of its iteration
+        LineKind(  # an evaluation comes before the training of its iteration
             pattern=re.compile(
                 r"step (?P<step>\d{1,18}): train loss (?P<train>[-+\w.]{1,40})(?P<unit> \w{3})?, "
                 r"val loss (?P<val>[-+\w.]{1,40})"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from spiketriage.readers.telemetry.consoles.line_format import Line, LineFormat
+from spiketriage.readers.telemetry.consoles.line_format import LineFormat, LineKind
 from spiketriage.readers.telemetry.consoles.log_points import LogPoints
 
 NAME = "nanotron-stdout"
@@ -24,7 +24,7 @@ FORMAT = LineFormat(
     name=NAME,
     anchors=("iteration: ",),
     lines=(
-        Line(
+        LineKind(
             pattern=re.compile(
                 r"(?:|.*?\[(?:\w+)\|(?P<place>DP=\d+\|PP=\d+\|TP=\d+)[^\]]{0,300}\]: ?)"
                 r"iteration: (?P<step>\d{1,18}) / (?P<total>\d{1,18}) \| (?P<rest>.*)"

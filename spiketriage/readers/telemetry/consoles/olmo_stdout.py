@@ -19,7 +19,7 @@ CANNOT = "More than four digits of a value, and the metrics and steps that the c
 _HEADER = re.compile(
     r"(?:\A|\s)\[step=(?P<step>\d[\d,]{0,22})/(?P<total>\d[\d,]{0,22}|\?\?\?),epoch=[^\]\n]{1,120}\]\s*\Z"
 )
-_METRIC = re.compile(r"(?:\A|[\]):]) {4,40}(?P<name>\S[^=\t\n]{0,120})=(?P<told>\S{1,40})\s*\Z")
+_METRIC = re.compile(r"(?:\A|[\]):]) {4,40}(?P<name>\S[^=\t\n]{0,120})=(?P<value>\S{1,40})\s*\Z")
 
 
 class _Records:
@@ -33,17 +33,12 @@ class _Records:
         self.cells: dict[str, float] = {}
 
     def offer(self, line: TextLine) -> None:
-        if "[step=" in line.text:
-            header = _HEADER.search(line.text)
-        else:
-            header = None
+        header = _header(line)
         if header:
             self.close()
-            self.step, self.rank, self.next_number = (
-                int(header["step"].replace(",", "")),
-                line.rank,
-                line.number + 1,
-            )
+            self.step = int(header["step"].replace(",", ""))
+            self.rank = line.rank
+            self.next_number = line.number + 1
             self.log.match(line)
             self.log.identity["total_steps"] = header["total"]
             return
@@ -53,13 +48,13 @@ class _Records:
             self.close()
             return
         metric = _METRIC.search(line.raw)
-        value = short_number(metric["told"]) if metric else None
         if metric is None:
             self.log.near_miss(line)
             self.close()
             return
         self.next_number = line.number + 1
         self.log.match(line)
+        value = short_number(metric["value"])
         if value is not None:
             self.cells[metric["name"]] = value
 
@@ -68,6 +63,12 @@ class _Records:
         if self.step is not None and self.cells:
             self.log.row(self.step, self.cells, rank=self.rank)
         self.step, self.cells = None, {}
+
+
+def _header(line: TextLine) -> re.Match[str] | None:
+    if "[step=" not in line.text:  # the expression is slow, and most lines are none
+        return None
+    return _HEADER.search(line.text)
 
 
 FORMAT = LineFormat(
@@ -81,7 +82,7 @@ FORMAT = LineFormat(
         "optim/learning rate (group 0)": "lr",
         "throughput/total tokens": "tokens/total",
     },
-    is_line=lambda line: "[step=" in line.text and _HEADER.search(line.text),
+    is_line=_header,
     reader=_Records,
 )
 claims, read = FORMAT.claims, FORMAT.read

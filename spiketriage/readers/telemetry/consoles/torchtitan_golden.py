@@ -10,7 +10,7 @@ import re
 from itertools import pairwise
 
 from spiketriage.readers.look import HEAD_BYTES, Look
-from spiketriage.readers.telemetry.consoles.line_format import Line, LineFormat
+from spiketriage.readers.telemetry.consoles.line_format import LineFormat, LineKind
 from spiketriage.readers.telemetry.consoles.log_numbers import number
 from spiketriage.readers.telemetry.series.lines import encoding_of
 
@@ -29,7 +29,7 @@ FORMAT = LineFormat(
     name=NAME,
     anchors=("",),
     lines=(
-        Line(
+        LineKind(
             pattern=_LINE,
             cells={"loss": "loss", "norm": "grad_norm"},
             needs=frozenset({"loss"}),

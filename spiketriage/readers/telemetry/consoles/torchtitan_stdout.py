@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from spiketriage.readers.telemetry.consoles.line_format import Line, LineFormat
+from spiketriage.readers.telemetry.consoles.line_format import LineFormat, LineKind
 from spiketriage.readers.telemetry.consoles.text_lines import TextLine
 
 NAME = "torchtitan-stdout"
@@ -32,8 +32,8 @@ FORMAT = LineFormat(
     name=NAME,
     anchors=("step:",),
     lines=(
-        Line(pattern=re.compile(_STEP), pairs=_CELL, needs=_NEEDS),
-        Line(
+        LineKind(pattern=re.compile(_STEP), pairs=_CELL, needs=_NEEDS),
+        LineKind(
             pattern=re.compile(rf"validate {_STEP}"),
             pairs=_CELL,
             needs=_NEEDS,

@@ -70,18 +70,18 @@ class RecordsOfColumns(Sequence[StepRecord]):
 
 def columns_of(series: Sequence[Series]) -> StepColumns:
     """The points of all series by step; of a step that a series repeats, the last word counts."""
-    steps = _union([one.steps for one in series])
+    steps = _union([metric_series.steps for metric_series in series])
     metrics: dict[str, MetricColumn] = {}
     times_s = np.full(len(steps), np.nan)
-    for one in series:
-        where = places_of(one.steps, steps)
-        column = metrics.get(one.name)
+    for metric_series in series:
+        where = places_of(metric_series.steps, steps)
+        column = metrics.get(metric_series.name)
         if column is None:
-            column = metrics[one.name] = _empty_column(len(steps))
-        column.values[where] = one.values
+            column = metrics[metric_series.name] = _empty_column(len(steps))
+        column.values[where] = metric_series.values
         column.is_logged[where] = True
-        if one.times_s is not None:
-            times_s[where] = one.times_s
+        if metric_series.times_s is not None:
+            times_s[where] = metric_series.times_s
     return StepColumns(steps=steps, metrics=metrics, times_s=times_s)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spiketriage.nouns.series import Floats, Integers, Rollback, Series
 from spiketriage.readers.telemetry.series.names import Names
@@ -26,8 +27,8 @@ class Block:
     values: Floats
     times_s: Floats | None = None
 
-    def part(self, where: slice | Integers) -> Block:
-        """Some of its points."""
+    def part(self, where: slice | Integers | NDArray[np.bool_]) -> Block:
+        """Some of its points, by place or by mask."""
         return Block(
             rows=self.rows[where],
             steps=self.steps[where],

@@ -94,10 +94,12 @@ class Rows:
         place = Place(_first(values, RANK_KEYS), _first(values, ATTEMPT_KEYS))
         if time_s is None:
             time_s = _time_of(values)
-        for key in (step_key, *RANK_KEYS, *ATTEMPT_KEYS):
-            # A rank that is no count is a metric that happens to be called so.
-            if key == step_key or scalars.step(values.get(key)) is not None:
-                values.pop(key, None)
+        if step_key is not None:
+            values.pop(step_key)
+        for key in (*RANK_KEYS, *ATTEMPT_KEYS):
+            # One that is no count is a metric that happens to be called so.
+            if scalars.step(values.get(key)) is not None:
+                values.pop(key)
         self.put(values, place=place, step=step, time_s=time_s)
 
     def put(

@@ -230,7 +230,6 @@ def _problems(file: _File) -> list[str]:
     problems = list(file.framing.problems)
     if file.bad_records:
         named = ", ".join(str(number) for number in sorted(file.bad_records)[:_MAX_NAMED])
-        problems.append(
-            f"{len(file.bad_records)} records fail their checksum and were left out (record {named})"
-        )
+        num_bad = len(file.bad_records)
+        problems.append(f"{num_bad} records fail their checksum and were left out (record {named})")
     return problems

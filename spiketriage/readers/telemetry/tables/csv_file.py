@@ -35,10 +35,7 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """How to read one file.
-
-    Its name among sources, the attempt it begins with, and how far to trust it.
-    """
+    """How to read one file: its name as a source, its first attempt, and how far to trust it."""
 
     source: str
     first_attempt: int = 0
@@ -178,7 +175,9 @@ def _facts(path: Path, reading: _Reading) -> LogFacts:
         rows.first_attempt = attempt
         traced = rows.trace()
         back = between(earlier, traced.series)
-        rollbacks += [*([back] if back is not None else []), *traced.rollbacks]
+        if back is not None:
+            rollbacks.append(back)
+        rollbacks += traced.rollbacks
         series += traced.series
         earlier = traced.series or earlier
         attempt = max(attempt, traced.num_attempts)
