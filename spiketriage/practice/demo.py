@@ -33,22 +33,25 @@ def run(*, out: Path, seed: int, argv: Sequence[str]) -> StepResult:
         )
         launch.make(fault, seed, out)
     print("demo: triage, with nothing but the run folder (about 25 s)", file=sys.stderr)
-    found = triage(out)
-    data = found.envelope["data"]
+    triaged = triage(out)
+    data = triaged.envelope["data"]
     report = data["report"]["html"]
-    where = data["where"]
+    verdict = f"verdict: {triaged.verdict}"
+    if triaged.cause:
+        verdict += f": {triaged.cause} ({data['class']})"
+    place = f"where: step {data['where']['step']}"
+    if data["where"]["rank"] is not None:
+        place += f", rank {data['where']['rank']}"
     return StepResult(
-        incident=str(found.envelope["incident"]),
+        incident=str(triaged.envelope["incident"]),
         exit_code=0,
-        verdict=found.verdict,
+        verdict=triaged.verdict,
         lines=(
-            f"verdict: {found.verdict}"
-            + (f": {found.cause} ({data['class']})" if found.cause else ""),
+            verdict,
             f"  {data['explanation']}",
-            f"where: step {where['step']}"
-            + (f", rank {where['rank']}" if where["rank"] is not None else ""),
+            place,
             f"repair: {data['repair']}",
-            f"{data['steps_executed']} steps executed in {found.wall_s:.0f} s",
+            f"{data['steps_executed']} steps executed in {triaged.wall_s:.0f} s",
             f"planted was: {PLANTED}",
             f"report: {report}",
         ),

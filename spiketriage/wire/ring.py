@@ -1,6 +1,4 @@
-"""The ring of recent batches.
-
-A file of fixed slots beside a segment, so that the tokens of a crash are at hand.
+"""The ring of recent batches: fixed slots beside a segment, which keep the tokens of a crash.
 
 Layout: a page with the magic and the geometry, then slots of equal size, each `u32 length | u64
 sequence | payload | u64 XXH3 of sequence and payload`. This module never imports torch and never

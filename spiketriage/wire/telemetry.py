@@ -1,10 +1,7 @@
-"""The telemetry segment.
-
-One append-only file per rank and attempt, readable after a crash at any byte.
+"""The telemetry segment: a file per rank and attempt, readable after a crash at any byte.
 
 Layout: 8 magic bytes, then frames `u32 length | u8 kind | payload | u64 XXH3 of kind and payload`,
-little-endian.
-This module never imports torch and never trusts a length that it has not checked.
+little-endian. This module never imports torch and never trusts a length that it has not checked.
 """
 
 from __future__ import annotations
@@ -55,10 +52,8 @@ def encode_json(value: Mapping[str, Any]) -> bytes:
     """Compact JSON in which nonfinite numbers are the strings `NaN`, `Infinity`, `-Infinity`."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-    except (
-        ValueError,
-        TypeError,
-    ):  # a nonfinite number, or a mapping that is no dict: spelled out, which is slower
+    except (ValueError, TypeError):
+        # A nonfinite number, or a mapping that is no dict: spelled out, which is slower.
         return json.dumps(_spell(value), separators=(",", ":"), allow_nan=False).encode()
 
 

@@ -1,6 +1,4 @@
-"""A trial as it is asked for and as it is answered.
-
-`trial.json`, the launch that groups trials, `done.json`.
+"""A trial as it is asked for and as it is answered: `trial.json`, the launch, `done.json`.
 
 A trial is named by its content, so that the same question is never run twice; this module never
 starts a process.
@@ -41,11 +39,11 @@ class Factors:
 
     def differing(self, other: Factors) -> tuple[str, ...]:
         """Names of the factors in which two trials differ."""
-        result: list[str] = []
-        for f in fields(self):
-            if getattr(self, f.name) != getattr(other, f.name):
-                result.append(f.name)
-        return tuple(result)
+        names: list[str] = []
+        for factor in fields(self):
+            if getattr(self, factor.name) != getattr(other, factor.name):
+                names.append(factor.name)
+        return tuple(names)
 
     @property
     def generation(self) -> str:
@@ -86,25 +84,24 @@ class Trial:
 
     @property
     def key(self) -> str:
-        """Content address.
-
-        Equal questions have equal keys (the purpose is not part of the question).
-        """
+        """Content address: equal questions, whatever their purpose, have equal keys."""
         question = asdict(replace(self, purpose=""))
         return of_bytes(json.dumps(question, sort_keys=True).encode())[:16]
 
     @property
     def num_steps(self) -> int:
         """Step executions that the trial itself asks for, without the shared prefix."""
-        skipped = 0 if self.factors.skipped is None else 1
         if self.kind == "probe":
             return 1
-        return self.last_step - self.first_step + 1 - skipped
+        num_steps = self.last_step - self.first_step + 1
+        if self.factors.skipped is not None:
+            num_steps -= 1
+        return num_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What a group of worker processes is told: one code, one placement, any number of trials."""
+    """What a group of worker processes is asked: one code, one placement, any number of trials."""
 
     run: str
     harness: str

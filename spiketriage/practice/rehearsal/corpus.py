@@ -46,10 +46,7 @@ def cut(text: str, chooser: random.Random) -> list[bytes]:
 
 
 def is_text(piece: bytes) -> bool:
-    """Whether a piece is text.
-
-    Rulers, digit rows and ASCII art are clean, but each would be a spike of its own.
-    """
+    """Whether a piece is text; rulers and ASCII art are clean, but spikes of their own."""
     letters = sum(byte > 127 or chr(byte).isalpha() for byte in piece)
     return len(set(piece)) >= MIN_DISTINCT_BYTES and 2 * letters >= len(piece)
 
@@ -64,14 +61,14 @@ class Corpus:
             source: cut((folder / f"{source}.txt").read_text(encoding="utf-8"), self.chooser)
             for source in WEIGHTS
         }
-        self.next = {
-            source: self.chooser.randrange(len(found)) for source, found in self.pieces.items()
-        }
+        self.next = {}
+        for source, pieces in self.pieces.items():
+            self.next[source] = self.chooser.randrange(len(pieces))
 
     def take(self, source: str) -> PlannedDocument:
         """The next document of `source`."""
-        found = self.pieces[source]
-        data = found[self.next[source] % len(found)]
+        pieces = self.pieces[source]
+        data = pieces[self.next[source] % len(pieces)]
         self.next[source] += 1
         return PlannedDocument(source=source, data=data)
 

@@ -1,6 +1,4 @@
-"""Make one rehearsal run.
-
-Write its data, start two real processes with torchrun, let them crash, restart, finish.
+"""Make one rehearsal run: two real processes that train, crash, restart and finish.
 
 Nothing that this module leaves in the run folder, the environment or a process argument names the
 fault.
@@ -113,11 +111,8 @@ def _attempt(out: Path, wings: Path, fate: Mapping[str, Any], release: str, *, n
         )
 
 
-def _forget_after(checkpoints: Path, step: int) -> None:
-    """The run restarts from `step`.
-
-    A crash later than the next save would leave a newer generation.
-    """
-    for folder in checkpoints.glob("step-*"):
+def _forget_after(generations_folder: Path, step: int) -> None:
+    """Delete generations after `step`, from which the run restarts: a late crash leaves some."""
+    for folder in generations_folder.glob("step-*"):
         if int(folder.name.removeprefix("step-")) > step:
             shutil.rmtree(folder)

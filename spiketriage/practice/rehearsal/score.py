@@ -98,19 +98,19 @@ def _score(fault: Fault, seed: int, keep: Path | None) -> Score:
         try:
             if not run_folder.exists():
                 launch.make(fault, seed, run_folder)
-            found = triage(run_folder)
+            triaged = triage(run_folder)
         except SpiketriageError as error:
             return _failed(fault, seed, error)
-    data = found.envelope["data"]
+    data = triaged.envelope["data"]
     return Score(
         fault=fault.name,
         seed=seed,
-        right=is_right(fault, found.verdict, found.cause),
-        verdict=found.verdict,
-        cause=found.cause,
+        right=is_right(fault, triaged.verdict, triaged.cause),
+        verdict=triaged.verdict,
+        cause=triaged.cause,
         where=_where(data["where"]),
         num_steps_executed=int(data["steps_executed"]),
-        triage_s=found.wall_s,
+        triage_s=triaged.wall_s,
     )
 
 

@@ -69,15 +69,15 @@ class Staging:
         """Numbers (places in `documents`) of what is consumed at `step`, by one rank or by all."""
         self.sampler.cursor = {"step": 0, "position": 0}
         batches = self.sampler.draw(step)
-        chosen = batches if rank is None else [batches[rank]]
+        if rank is not None:
+            batches = [batches[rank]]
         place = {name: number for number, name in enumerate(self.names)}
-        return [
-            place[name]
-            for batch in chosen
-            for rows in batch["micros"]
-            for row in rows
-            for name in row
-        ]
+        numbers = []
+        for batch in batches:
+            for rows in batch["micros"]:
+                for row in rows:
+                    numbers += [place[name] for name in row]
+        return numbers
 
     def replace(self, number: int, data: bytes, source: str | None = None) -> None:
         """Give document `number` other bytes of the same length, before anything is written."""

@@ -120,18 +120,22 @@ class AccelerateLoop:
                 "a loader that dispatches from rank 0 cannot be read again",
                 hint="DataLoaderConfiguration(dispatch_batches=False)",
             )
-        reducer = model if isinstance(model, DistributedDataParallel) else None
-        num_micro, precision = (
-            accelerator.gradient_accumulation_steps,
-            str(accelerator.mixed_precision),
-        )
-        settings = hparams_of(
-            optimizer.optimizer, clip=max_norm, num_micro=num_micro, seed=seed
-        ) | dict(hparams or {})
+        reducer: DistributedDataParallel | None = None
+        inner = model
+        if isinstance(model, DistributedDataParallel):
+            reducer, inner = model, model.module
+        precision = str(accelerator.mixed_precision)
+        if precision == "no":
+            precision = "fp32"
+        num_micro = accelerator.gradient_accumulation_steps
+        settings = {
+            **hparams_of(optimizer.optimizer, clip=max_norm, num_micro=num_micro, seed=seed),
+            **(hparams or {}),
+        }
         self._batches = _Batches(self._session, accelerator, optimizer, loader, max_norm, seed)
         self._session.take(
             Parts(
-                model=model if reducer is None else reducer.module,
+                model=inner,
                 optimizer=optimizer.optimizer,
                 source=self._batches.source,
                 num_micro=num_micro,
@@ -142,7 +146,7 @@ class AccelerateLoop:
                 hparams=settings,
                 schedule=schedule or {},
                 config={"hparams": settings, "schedule": schedule or {}, "model": repr(model)},
-                precision="fp32" if precision == "no" else precision,
+                precision=precision,
             )
         )
 
@@ -160,11 +164,8 @@ class AccelerateLoop:
     def loss(
         self, loss_sum: Tensor, num_tokens: Tensor | float, *, per_sample_B: Tensor | None = None
     ) -> None:
-        """The loss of the micro-batch at hand, before `backward`.
-
-        Nats summed over its valid tokens on this rank.
-        """
-        self._batches.is_loss_told = True
+        """The loss of the micro-batch at hand, before `backward`: nats summed over valid tokens."""
+        self._batches.is_loss_known = True
         self._session.loss(loss_sum, num_tokens, per_sample_B=per_sample_B)
 
 
@@ -181,15 +182,14 @@ class _Batches(DataLoaderStateMixin):  # type: ignore[misc]
         seed: int,
     ) -> None:
         self.gradient_state, self.dataset = GradientState(), loader.dataset
-        self.total_batch_size = getattr(
-            loader, "total_batch_size", loader.batch_size
-        )  # for `gather_for_metrics`
+        # For `gather_for_metrics`.
+        self.total_batch_size = getattr(loader, "total_batch_size", loader.batch_size)
         self._drop_last = getattr(loader, "_drop_last", loader.drop_last)
-        if isinstance(drawn := getattr(loader, "synchronized_generator", None), torch.Generator):
-            drawn.manual_seed(
-                seed
-            )  # on several ranks, accelerate seeds it by chance and takes rank 0's ever after
-        self.source, self.num_steps, self.is_loss_told = Source(loader, seed=seed), 0, False
+        generator = getattr(loader, "synchronized_generator", None)
+        if isinstance(generator, torch.Generator):
+            # On several ranks, accelerate seeds it by chance and takes rank 0's ever after.
+            generator.manual_seed(seed)
+        self.source, self.num_steps, self.is_loss_known = Source(loader, seed=seed), 0, False
         self._session, self._accelerator, self._max_norm = session, accelerator, max_norm
         self._batch: Any = None
         self._is_unscaled = False
@@ -211,7 +211,7 @@ class _Batches(DataLoaderStateMixin):  # type: ignore[misc]
             for batch in session.epoch():
                 session.begin()
                 session.micro()
-                self.is_loss_told, self.end_of_dataloader = False, session.is_at_end
+                self.is_loss_known, self.end_of_dataloader = False, session.is_at_end
                 self._batch = send_to_device(batch, self._accelerator.device)
                 yield self._batch
                 self._end_step()
@@ -223,12 +223,12 @@ class _Batches(DataLoaderStateMixin):  # type: ignore[misc]
     # --- what the loop calls
 
     def _backward(self, loss: Tensor, **named: Any) -> None:
-        if self._session.is_open and not self.is_loss_told:
+        if self._session.is_open and not self.is_loss_known:
             tell_mean(self._session, loss, self._batch)
         self._own_backward(loss, **named)
 
     def _clip(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Any:
-        self._look()
+        self._ask_guard()
         if self._session.is_open and float(max_norm) != self._max_norm:
             raise UsageError(
                 f"the loop clips to {max_norm}, but take(max_norm={self._max_norm}) was "
@@ -253,18 +253,15 @@ class _Batches(DataLoaderStateMixin):  # type: ignore[misc]
 
     # --- inside
 
-    def _look(self) -> None:
-        """Gradients as they are reduced, unscaled and not yet clipped.
-
-        The guard's word on the update.
-        """
+    def _ask_guard(self) -> None:
+        """Gradients as reduced, unscaled and not yet clipped; the guard's word on the update."""
         session = self._session
         if self._accelerator.sync_gradients and session.is_open and not session.is_judged:
             self._unscale()
             session.may_update(session.reduced())
 
     def _may_update(self) -> bool:
-        self._look()
+        self._ask_guard()
         return (
             not self._accelerator.sync_gradients
             or not self._session.is_open

@@ -1,6 +1,4 @@
-"""What a run folder must hold so that the desk can execute its steps.
-
-The code as it ran, its config, the settings.
+"""What a run folder must hold so that the desk can execute its steps: code, config, settings.
 
 It never overwrites a release of code or a settings file that is there.
 """
@@ -21,9 +19,7 @@ MAX_FILES = 2000  # of a package; a folder with more is somebody's home, not a j
 
 
 def deploy_code(run: Path, code: Path) -> Path:
-    """The folder of the job's code inside the run.
-
-    `code` itself, or a copy of its Python files by digest.
+    """The job's code inside the run: `code` itself, or a copy of its Python files by digest.
 
     Raises:
         UsageError: the folder holds far too many files to be a job's code.

@@ -45,14 +45,14 @@ SCHEDULES = {
 def hparams(trainer: Any) -> dict[str, Any]:
     """Hyper-parameters as the optimizer and the arguments hold them."""
     args = trainer.args
-    told = hparams_of(
+    settings = hparams_of(
         getattr(trainer.optimizer, "optimizer", trainer.optimizer),
         clip=float(args.max_grad_norm),
         num_micro=args.gradient_accumulation_steps,
         seed=args.seed,
     )
     return {
-        **told,
+        **settings,
         "learning_rate": float(args.learning_rate),
         "lr_scheduler_type": str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)),
         "warmup_steps": args.get_warmup_steps(trainer.state.max_steps),
@@ -63,9 +63,7 @@ def hparams(trainer: Any) -> dict[str, Any]:
 
 
 def schedule(trainer: Any) -> dict[str, Any]:
-    """The schedule for a generation's manifest.
-
-    Of a kind that the desk does not know, its name alone.
+    """The schedule for a manifest; of a kind that the desk does not know, its name alone.
 
     Hugging Face's schedules count from 0: step 1 has the rate of counter 0, and a step that was
     left out is not counted.
@@ -73,9 +71,10 @@ def schedule(trainer: Any) -> dict[str, Any]:
     args = trainer.args
     kind = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
     scheduler = trainer.lr_scheduler
-    is_own = type(scheduler).__name__ != "LambdaLR" or bool(args.lr_scheduler_kwargs)
-    if is_own or kind not in SCHEDULES:
-        return {"kind": f"hf-{type(scheduler).__name__ if is_own else kind}"}
+    if type(scheduler).__name__ != "LambdaLR" or args.lr_scheduler_kwargs:
+        return {"kind": f"hf-{type(scheduler).__name__}"}
+    if kind not in SCHEDULES:
+        return {"kind": f"hf-{kind}"}
     return {
         "kind": SCHEDULES[kind],
         "peak": float(args.learning_rate),
@@ -93,10 +92,9 @@ def config(trainer: Any) -> dict[str, Any]:
         model = trainer.model.config.to_dict()
     else:
         model = repr(trainer.model)
-    told: dict[str, Any] = json.loads(
-        json.dumps({"args": args, "model": model}, default=repr, sort_keys=True)
-    )
-    return told
+    text = json.dumps({"args": args, "model": model}, default=repr, sort_keys=True)
+    plain: dict[str, Any] = json.loads(text)
+    return plain
 
 
 def precision(trainer: Any) -> str:

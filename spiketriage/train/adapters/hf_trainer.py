@@ -30,8 +30,6 @@ Written against transformers 5.24: it wraps `Trainer._run_epoch`, which is priva
 middle of an epoch.
 """
 
-# B rows, T positions, V vocabulary.
-
 from __future__ import annotations
 
 import math
@@ -43,16 +41,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import transformers
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback
-from transformers.loss.loss_utils import ForCausalLMLoss
 
 from spiketriage.errors import UsageError
 from spiketriage.train.adapters import hf_settings
 from spiketriage.train.adapters.gate import gate
+from spiketriage.train.adapters.hf_losses import counted_labels, per_sample, shifts_labels
 from spiketriage.train.adapters.job import Job
 from spiketriage.train.adapters.session import Session
 from spiketriage.train.adapters.source import Source
@@ -62,7 +59,6 @@ from spiketriage.train.guarding.guard import Policy
 from spiketriage.train.harness import Overrides
 from spiketriage.train.recording.recorder import BUDGET_SHARE
 
-MAX_LOGITS = 1 << 22  # of a micro-batch whose losses per sample are recorded: 16 MB in fp32
 FILTER_WARNING = (
     "logging_nan_inf_filter is on: the trainer's own log shows the mean of earlier losses "
     "in place of a NaN. "
@@ -71,10 +67,7 @@ FILTER_WARNING = (
 
 
 class HfJob(Job):
-    """A job whose objects `make_trainer(run)` builds: a `Trainer` that has not trained yet.
-
-    See the page above.
-    """
+    """A job whose objects `make_trainer(run)` builds: a `Trainer` that has not trained yet."""
 
     def __init__(
         self,
@@ -100,9 +93,8 @@ class HfJob(Job):
 
 def _run(make_trainer: Callable[[Path], Trainer], run: Path, session: Session) -> None:
     if not session.feed.acts and os.environ.get("WORLD_SIZE") == "1":
-        os.environ.pop(
-            "LOCAL_RANK", None
-        )  # the desk's launcher sets it; a lone process would be wrapped in DDP
+        # The desk's launcher sets it; a lone process would be wrapped in DDP.
+        os.environ.pop("LOCAL_RANK", None)
     trainer = make_trainer(run)
     _Attached(trainer, session)
     trainer.train()
@@ -137,7 +129,7 @@ class _Attached:
         self._own_loss: Any = trainer.compute_loss
         self._own_epoch: Any = trainer._run_epoch
         self._source: Source
-        self._shifts = _shifts_labels(self.trainer)
+        self._is_shifted = shifts_labels(self.trainer)
         for name in ("get_train_dataloader", "compute_loss", "_run_epoch"):
             setattr(trainer, name, getattr(self, f"_{name.strip('_')}"))
         if not session.feed.acts:
@@ -153,16 +145,12 @@ class _Attached:
         return _Loader(self.session, self._source, own.dataset)
 
     def begin(self) -> None:
-        """All objects are built.
-
-        Hand them to the session, and let the trainer stand where it does.
-        """
+        """All objects are built: hand them to the session, and let the trainer go on from there."""
         trainer, session = self.trainer, self.session
         session.take(self._parts())
         step = session.last_step
-        trainer.state.global_step = trainer._globalstep_last_logged = (
-            trainer._initial_global_step
-        ) = step
+        trainer.state.global_step = step
+        trainer._globalstep_last_logged = trainer._initial_global_step = step
         gate(trainer.optimizer, lambda: session.is_taken)
         self._wrap_clipping()
         if session.feed.acts and trainer.args.logging_nan_inf_filter:
@@ -171,7 +159,9 @@ class _Attached:
 
     def _parts(self) -> Parts:
         trainer = self.trainer
-        wrapped = trainer.model_wrapped
+        reducer = trainer.model_wrapped
+        if not isinstance(reducer, DistributedDataParallel):
+            reducer = None
         return Parts(
             model=trainer.model,
             optimizer=getattr(trainer.optimizer, "optimizer", trainer.optimizer),
@@ -179,7 +169,7 @@ class _Attached:
             num_micro=trainer.args.gradient_accumulation_steps,
             scheduler=trainer.lr_scheduler,
             scaler=trainer.accelerator.scaler,
-            reducer=wrapped if isinstance(wrapped, DistributedDataParallel) else None,
+            reducer=reducer,
             max_norm=float(trainer.args.max_grad_norm),
             hparams=hf_settings.hparams(trainer),
             schedule=hf_settings.schedule(trainer),
@@ -230,63 +220,40 @@ class _Attached:
                 num_items_in_batch=num_items_in_batch,
                 **named,
             )
-        labels = self._counted(inputs)
+        labels = counted_labels(inputs, is_shifted=self._is_shifted)
         self.session.micro()
         loss, outputs = self._own_loss(
             model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch, **named
         )
         with torch.no_grad():
-            self._tell(loss, outputs, labels, num_items_in_batch)
+            self._tell_loss(loss, outputs, labels, num_items_in_batch)
         if return_outputs:
             return (loss, outputs)
         return loss
 
-    def _counted(self, inputs: Any) -> Tensor | None:
-        """The labels that the loss counts, -100 where it does not.
-
-        Those of the next token where the model shifts.
-        """
-        shifted, labels = inputs.get("shift_labels"), inputs.get("labels")
-        if isinstance(shifted, Tensor):
-            return shifted
-        if not isinstance(labels, Tensor):
-            return None
-        if self._shifts:
-            return labels[..., 1:]
-        return labels
-
-    def _tell(self, loss: Tensor, outputs: Any, labels: Tensor | None, num_items: Any) -> None:
+    def _tell_loss(self, loss: Tensor, outputs: Any, labels: Tensor | None, num_items: Any) -> None:
         trainer = self.trainer
-        if labels is None:
-            num_tokens = torch.ones((), device=loss.device)
-        else:
+        num_tokens = torch.ones((), device=loss.device)
+        if labels is not None:
             num_tokens = labels.ne(-100).sum()
         is_scaled = trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None
-        if num_items is None or not is_scaled:
-            loss_sum = loss.detach() * num_tokens  # the mean of this micro-batch
-        else:
+        loss_sum = loss.detach() * num_tokens  # the loss is the mean of this micro-batch
+        if num_items is not None and is_scaled:
+            # The loss is this micro-batch's part of the mean of the step, on all ranks perhaps.
+            loss_sum = loss.detach() * num_items
             if trainer.args.average_tokens_across_devices:
-                spread = trainer.accelerator.num_processes
-            else:
-                spread = 1
-            loss_sum = loss.detach() * num_items / spread
-        self.session.loss(loss_sum, num_tokens, per_sample_B=_per_sample(outputs, labels))
+                loss_sum = loss_sum / trainer.accelerator.num_processes
+        self.session.loss(loss_sum, num_tokens, per_sample_B=per_sample(outputs, labels))
 
     def look_at_gradients(self) -> None:
-        """Gradients as they are reduced, unscaled and not yet clipped.
-
-        The guard's word on the update.
-        """
+        """Gradients as reduced, unscaled and not yet clipped; the guard's word on the update."""
         session = self.session
         if session.is_open and not session.is_judged:
             self.trainer.accelerator.unscale_gradients()
             session.may_update(session.reduced())
 
     def optimizer_stepped(self) -> None:
-        """The optimizer has stepped, or was held back.
-
-        Gradients and learning rate are still those of the step.
-        """
+        """The optimizer has stepped, or was held back; gradients and rate are still the step's."""
         if self.session.is_taken:
             self.session.updated()
 
@@ -306,15 +273,14 @@ class _Attached:
 
     def _capabilities(self) -> frozenset[str]:
         model = self.trainer.model
+        capabilities = set()
         if hasattr(model, "set_attn_implementation"):
-            able = {"kernel=math"}
-        else:
-            able = set()
-        in_fp32 = all(one.dtype is torch.float32 for one in model.parameters())
+            capabilities.add("kernel=math")
+        is_fp32 = all(param.dtype is torch.float32 for param in model.parameters())
         is_mixed = self.trainer.accelerator.mixed_precision not in (None, "no")
-        if in_fp32 and (not is_mixed or hasattr(model, "_original_forward")):
-            able.add("precision=fp32")
-        return frozenset(able)
+        if is_fp32 and (not is_mixed or hasattr(model, "_original_forward")):
+            capabilities.add("precision=fp32")
+        return frozenset(capabilities)
 
     def _passes(self, batches: Sequence[Any], overrides: Overrides) -> None:
         trainer = self.trainer
@@ -360,27 +326,14 @@ class _Listener(TrainerCallback):
         self._attached.save()
 
 
-def _shifts_labels(trainer: Any) -> bool:
-    """Whether the model's loss predicts the next label.
-
-    The trainer's own idea of it (`_loss_shifts_labels`) misses models without a `loss_type`, as
-    GPT-2 is: transformers 5.24 divides their loss by the first label of every row, too, and logs a
-    mean that is a little too small.
-    """
-    if getattr(getattr(trainer.model, "config", None), "is_encoder_decoder", False):
-        return False
-    is_causal = getattr(trainer.model, "loss_function", None) is ForCausalLMLoss
-    return is_causal or bool(getattr(trainer, "_loss_shifts_labels", False))
-
-
 def _leave_alone(trainer: Any) -> None:
     """A replay writes no checkpoint and calls no tracker."""
     trainer.args.save_strategy = type(trainer.args.save_strategy)("no")
     trainer.args.load_best_model_at_end = False
     handler = trainer.callback_handler
-    handler.callbacks = [
-        one for one in handler.callbacks if ".integrations." not in f"{type(one).__module__}."
-    ]
+    for callback in list(handler.callbacks):
+        if ".integrations." in f"{type(callback).__module__}.":
+            handler.callbacks.remove(callback)
 
 
 @contextmanager
@@ -399,28 +352,3 @@ def _overridden(trainer: Any, overrides: Overrides) -> Iterator[None]:
             model.set_attn_implementation(kernel)
         if forward is not None:
             model.forward = forward
-
-
-def _per_sample(outputs: Any, labels: Tensor | None) -> Tensor | None:
-    """Mean loss per valid token of each row, (B,).
-
-    None where the logits are too many or not those of a language model.
-
-    Plain cross-entropy of the logits, whatever loss the trainer minimises.
-    """
-    if hasattr(outputs, "get"):
-        logits_BTV = outputs.get("logits")
-    else:
-        logits_BTV = None
-    if (
-        not isinstance(logits_BTV, Tensor)
-        or logits_BTV.ndim != 3
-        or logits_BTV.numel() > MAX_LOGITS
-        or labels is None
-    ):
-        return None
-    if labels.ndim != 2 or labels.shape[1] > logits_BTV.shape[1]:
-        return None
-    kept_BVT = logits_BTV[:, : labels.shape[1]].float().transpose(1, 2)
-    losses_BT = F.cross_entropy(kept_BVT, labels, ignore_index=-100, reduction="none")
-    return losses_BT.sum(1) / labels.ne(-100).sum(1).clamp(min=1)

@@ -27,9 +27,7 @@ Loop = Callable[[Session], None]
 
 
 class Job:
-    """`user` is the user's own function, by which the code folder is found.
-
-    `loop_in(run)` builds and runs everything.
+    """`user` is the user's function, by which the code folder is found; `loop_in(run)` runs all.
 
     Bind an instance to a name in the module of `user` and its `harness` to another, which the desk
     calls:
@@ -85,10 +83,7 @@ class Job:
         return Replay(context, self._loop_in(context.run), self._policy)
 
     def _live(self, feed: Production) -> bool:
-        """One life of the loop, from construction to its end.
-
-        Whether that was the end of the job.
-        """
+        """One life of the loop; returns whether its end was the end of the job."""
         session = Session(feed, self._policy)
         try:
             with session:
@@ -100,34 +95,27 @@ class Job:
         return True
 
     def _deploy(self, run: Path, parts: Parts) -> Path:
-        """Code, config and settings into the run, by the first rank.
-
-        The folder of the code there.
-        """
+        """Put code, config and settings into the run; returns the code's folder there."""
         path = Path(inspect.getfile(self._user)).resolve()
         code = path.parent
         if not dist.is_initialized() or dist.get_rank() == 0:
             code = deploy.deploy_code(run, code)
             deploy.write_config(run, parts.config)
+            num_processes = 1
             if dist.is_initialized():
-                num = dist.get_world_size()
-            else:
-                num = 1
+                num_processes = dist.get_world_size()
             # The module as the desk will import it: its package's folder, then its file.
             harness = f"{path.parent.name}.{path.stem}:{self._harness}"
-            deploy.write_settings(run, harness=harness, code=code, num_processes=num)
+            deploy.write_settings(run, harness=harness, code=code, num_processes=num_processes)
         if dist.is_initialized():
-            told = [code]
-            dist.broadcast_object_list(told)
-            code = told[0]
+            broadcast = [code]
+            dist.broadcast_object_list(broadcast)
+            code = broadcast[0]
         return code
 
 
 class LoopJob(Job):
-    """A job whose user function is `train(loop)`.
-
-    `LOOP` makes what it is given of a session and the run folder.
-    """
+    """A job whose user function is `train(loop)`; `LOOP(session, run)` makes its loop."""
 
     LOOP: Callable[[Session, Path], Any]
 

@@ -18,20 +18,18 @@ from spiketriage.train.recording.step_recorder import StepRecorder
 
 
 class Layers:
-    """Hooks on named modules.
-
-    They look only while a step is recorded (`record`), at micro-batch `number`.
-    """
+    """Hooks on named modules, which look at micro-batch `number` while `record` is there."""
 
     def __init__(self, modules: Mapping[str, nn.Module], recorder: Recorder) -> None:
         self.record: StepRecorder | None = None
         self.number = 0
         for name, module in modules.items():
             module.register_forward_hook(self._hook(name))
-        device = next(
-            (one.device.type for module in modules.values() for one in module.parameters()), "cpu"
-        )
-        self._statistics = LayerStatistics(modules, recorder, device=device) if modules else None
+        self._statistics: LayerStatistics | None = None
+        if modules:
+            params = nn.ModuleList(modules.values()).parameters()
+            device = next((param.device.type for param in params), "cpu")
+            self._statistics = LayerStatistics(modules, recorder, device=device)
 
     def tell_to(self, recorder: Recorder) -> None:
         """Another recorder takes the steps from now on."""
@@ -48,7 +46,9 @@ class Layers:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             if torch.compiler.is_compiling() or self.record is None:
                 return
-            first = output[0] if isinstance(output, tuple) else output
+            first = output
+            if isinstance(output, tuple):
+                first = output[0]
             if isinstance(first, Tensor):
                 self.record.tensors("activations", {f"{name}#{self.number}": first.detach()})
 

@@ -87,9 +87,9 @@ class LightningLoop:
         callbacks = _callbacks(trainer)
         if not self._session.feed.acts:
             trainer.loggers = []
-            callbacks[:] = [
-                one for one in callbacks if not isinstance(one, Checkpoint | ProgressBar)
-            ]
+            for callback in list(callbacks):
+                if isinstance(callback, Checkpoint | ProgressBar):
+                    callbacks.remove(callback)
         hooks = Hooks(self._session, trainer, module, train_dataloader, schedule or {}, seed)
         callbacks.insert(0, hooks)  # before whatever other callbacks do to gradients
         trainer.fit(module, hooks.batches, val_dataloaders)
@@ -103,16 +103,16 @@ def _require_replayable(trainer: Any, module: LightningModule) -> None:
             not module.automatic_optimization
         ),
         "GradientAccumulationScheduler: a step must have one number of micro-batches": any(
-            isinstance(one, GradientAccumulationScheduler)
-            and one.going_to_accumulate_grad_batches()
-            for one in _callbacks(trainer)
+            isinstance(callback, GradientAccumulationScheduler)
+            and callback.going_to_accumulate_grad_batches()
+            for callback in _callbacks(trainer)
         ),
         (
             "limit_train_batches, overfit_batches and fast_dev_run: an epoch must end where "
             "its data end"
         ): (trainer.limit_train_batches != 1.0 or trainer.overfit_batches > 0),
         "WeightAveraging: a generation would not hold its averages": any(
-            isinstance(one, WeightAveraging) for one in _callbacks(trainer)
+            isinstance(callback, WeightAveraging) for callback in _callbacks(trainer)
         ),
     }
     for text, is_so in refusals.items():
@@ -127,9 +127,6 @@ def _callbacks(trainer: Any) -> list[Any]:
 
 
 class LightningJob(LoopJob):
-    """A job whose loop is `loop.fit(…)` in the user's function `train(loop)`.
-
-    See the page above.
-    """
+    """A job whose loop is `loop.fit(…)` in the user's function `train(loop)`; see above."""
 
     LOOP = LightningLoop

@@ -1,6 +1,4 @@
-"""What a Lightning `Trainer` is given so that it tells a session what it does.
-
-Its data, a callback, three wrappers.
+"""What a Lightning `Trainer` is given so that it tells a session what it does: hooks and data.
 
 It never steps, clips or schedules anything itself; `lightning` says what a replay rests on.
 """
@@ -32,10 +30,7 @@ PRECISIONS = {"32-true": "fp32", "bf16-mixed": "bf16", "16-mixed": "fp16", "64-t
 
 
 class _Batches:
-    """The training data as `Trainer.fit` takes it.
-
-    An iterable of known length, one epoch each time.
-    """
+    """The training data as `Trainer.fit` takes it: an iterable of known length, epoch by epoch."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
@@ -75,10 +70,7 @@ class Hooks(Callback):
         return self._source
 
     def epoch(self) -> Iterator[Any]:
-        """The batches of an epoch.
-
-        Before the very first one everything is handed to the session.
-        """
+        """The batches of an epoch; before the very first one the session is given everything."""
         if not self._is_taken:
             self._is_taken = True
             self._take()
@@ -96,10 +88,7 @@ class Hooks(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """A micro-batch has come.
-
-        The trainer learns from the data, not from a count, whether it is the last one.
-        """
+        """A micro-batch has come; the data say, not a count, whether it is the epoch's last."""
         self.session.begin()
         self.session.micro()
         trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = self.session.is_at_end
@@ -110,8 +99,9 @@ class Hooks(Callback):
         """Gradients are complete, unscaled, and not yet clipped."""
         self._is_held = not self.session.may_update(self.session.reduced())
         self._is_decided = True
-        scaler = self._scaler
-        self._scaler_before = scaler.state_dict() if self._is_held and scaler is not None else None
+        self._scaler_before = None
+        if self._is_held and self._scaler is not None:
+            self._scaler_before = self._scaler.state_dict()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -121,9 +111,8 @@ class Hooks(Callback):
             return
         self._is_decided = False
         if self._scaler_before is not None:
-            self._scaler.load_state_dict(
-                self._scaler_before
-            )  # the trainer has updated it after the held step
+            # The trainer has updated it after the held step.
+            self._scaler.load_state_dict(self._scaler_before)
         self.session.end()
 
     # --- handing over
@@ -137,22 +126,18 @@ class Hooks(Callback):
         self._watch_losses()
         self._hold_optimizer(optimizer)
         self._hold_schedulers()
-        wrapped = trainer.strategy.model
-        if isinstance(wrapped, torch.nn.parallel.DistributedDataParallel):
-            reducer = wrapped
-        else:
+        reducer = trainer.strategy.model
+        if not isinstance(reducer, torch.nn.parallel.DistributedDataParallel):
             reducer = None
+        clip = 0.0
         if trainer.gradient_clip_algorithm != "value":
             clip = float(trainer.gradient_clip_val or 0.0)
-        else:
-            clip = 0.0
         num_micro = trainer.accumulate_grad_batches
         hparams = hparams_of(optimizer, clip=clip, num_micro=num_micro, seed=self._seed)
         precision = PRECISIONS.get(str(trainer.precision), str(trainer.precision))
+        capabilities = {"kernel=math"}
         if precision in ("fp32", "bf16", "fp16"):
-            fp32 = {"precision=fp32"}
-        else:
-            fp32 = set()
+            capabilities.add("precision=fp32")
         self.session.take(
             Parts(
                 model=module,
@@ -171,7 +156,7 @@ class Hooks(Callback):
                 },
                 precision=precision,
                 passes=self._passes,
-                capabilities=frozenset({"kernel=math", *fp32}),
+                capabilities=frozenset(capabilities),
             )
         )
 
@@ -185,23 +170,25 @@ class Hooks(Callback):
         @wraps(run)
         def training_step(*args: Any, **kwargs: Any) -> Any:
             output = run(*args, **kwargs)
-            self._tell(output, args[0] if args else next(iter(kwargs.values())))
+            batch = (*args, *kwargs.values())[0]
+            self._tell_loss(output, batch)
             return output
 
         self.module.training_step = training_step  # type: ignore[method-assign]
 
-    def _tell(self, output: Any, batch: Any) -> None:
+    def _tell_loss(self, output: Any, batch: Any) -> None:
+        parts = {"loss": output}
         if isinstance(output, Mapping):
-            parts = output
-        else:
-            parts = {"loss": output}
+            parts = dict(output)
         if "loss_sum" in parts:
             self.session.loss(
                 parts["loss_sum"], parts["num_tokens"], per_sample_B=parts.get("per_sample")
             )
-        else:
-            loss = parts.get("loss")
-            tell_mean(self.session, torch.tensor(torch.nan) if loss is None else loss, batch)
+            return
+        mean = parts.get("loss")
+        if mean is None:
+            mean = torch.tensor(torch.nan)
+        tell_mean(self.session, mean, batch)
 
     def _hold_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         take_step = optimizer.step
@@ -222,9 +209,9 @@ class Hooks(Callback):
     def _hold_schedulers(self) -> None:
         take_step = self.module.lr_scheduler_step
         by_step = set()
-        for one in self.trainer.lr_scheduler_configs:
-            if one.interval == "step":
-                by_step.add(id(one.scheduler))
+        for config in self.trainer.lr_scheduler_configs:
+            if config.interval == "step":
+                by_step.add(id(config.scheduler))
 
         @wraps(take_step)
         def lr_scheduler_step(scheduler: Any, metric: Any) -> None:
@@ -252,11 +239,12 @@ class Hooks(Callback):
                 is_last = number + 1 == len(batches)
                 with nullcontext() if is_last or block is None else block():
                     self.session.micro()
-                    output = strategy.training_step(batch, *([number] if takes_index else []))
-                    if isinstance(output, Mapping):
-                        loss = output["loss"]
-                    else:
-                        loss = output
+                    arguments = [batch]
+                    if takes_index:
+                        arguments.append(number)
+                    loss = strategy.training_step(*arguments)
+                    if isinstance(loss, Mapping):
+                        loss = loss["loss"]
                     if isinstance(loss, Tensor):
                         strategy.backward(
                             loss / trainer.accumulate_grad_batches, trainer.optimizers[0]

@@ -1,6 +1,4 @@
-"""Where a Lightning `Trainer` stands, as one more state to save and put back.
-
-Schedulers, counters, callbacks.
+"""Where a Lightning `Trainer` stands, as a state to save: schedulers, counters, callbacks.
 
 It never steps a scheduler and never runs a loop.
 """
@@ -17,9 +15,8 @@ from lightning.pytorch import Trainer
 class Progress:
     """The state of `trainer` beside model, optimizer and scaler.
 
-    While its loop asks for a batch, it can be put back.
-
-    Callbacks (early stopping, for one) keep what their `state_dict` says.
+    It can be put back while the trainer's loop asks for a batch. Callbacks (early stopping, say)
+    keep what their `state_dict` holds.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -29,47 +26,43 @@ class Progress:
     @property
     def last_epoch(self) -> int | None:
         """The counter of the first scheduler that is stepped with the optimizer."""
-        counters = [one.scheduler.last_epoch for one in self._configs if one.interval == "step"]
-        return counters[0] if counters else None
+        for config in self._configs:
+            if config.interval == "step":
+                counter: int = config.scheduler.last_epoch
+                return counter
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """Plain JSON, but for what callbacks may hold."""
+        callbacks: dict[str, Any] = {}
+        for callback in self._trainer.callbacks:
+            state = callback.state_dict()
+            if state:
+                callbacks[callback.state_key] = state
         return {
-            "schedulers": [one.scheduler.state_dict() for one in self._configs],
+            "schedulers": [config.scheduler.state_dict() for config in self._configs],
             "loops": copy.deepcopy(self._trainer.fit_loop.state_dict()),
-            "callbacks": {
-                one.state_key: state
-                for one in self._trainer.callbacks
-                if (state := one.state_dict())
-            },
+            "callbacks": callbacks,
         }
 
-    def load_state_dict(self, told: Mapping[str, Any]) -> None:
-        """Go on from there.
-
-        To be called while the loop asks for a batch, where `state_dict` was taken.
-        """
-        for one, state in zip(self._configs, told["schedulers"], strict=True):
-            one.scheduler.load_state_dict(state)
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on from there; to be called while the loop asks for a batch, as `state_dict` was."""
+        for config, state in zip(self._configs, saved["schedulers"], strict=True):
+            config.scheduler.load_state_dict(state)
         for callback in self._trainer.callbacks:
-            state = told["callbacks"].get(callback.state_key)
+            state = saved["callbacks"].get(callback.state_key)
             if state:
                 callback.load_state_dict(state)
-        if (
-            not self._has_place
-        ):  # once: by a second time, the loop may have gone on to the next epoch
+        if not self._has_place:
+            # Once: by a second time, the loop may have gone on to the next epoch.
             self._has_place = True
-            self._put_counters(told["loops"])
+            self._put_counters(saved["loops"])
 
     def stand(self, *, is_epoch_over: bool) -> None:
-        """After the end of `fit`.
-
-        The counters as if the loop asked for one more batch, so that a run can go on.
-        """
+        """After `fit`, let the counters stand as if the loop asked for one more batch."""
         fit_loop = self._trainer.fit_loop
-        if (
-            not is_epoch_over
-        ):  # `max_steps` ended it in the midst of an epoch, which Lightning counts as a whole one
+        if not is_epoch_over:
+            # `max_steps` ended it in the midst of an epoch, which Lightning counts as a whole one.
             for counts in (fit_loop.epoch_progress.total, fit_loop.epoch_progress.current):
                 counts.processed -= 1
                 counts.completed -= 1

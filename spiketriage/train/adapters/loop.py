@@ -70,17 +70,11 @@ class Step:
     def loss(
         self, loss_sum: Tensor, num_tokens: Tensor | float, *, per_sample_B: Tensor | None = None
     ) -> None:
-        """The loss of the micro-batch at hand.
-
-        Nats summed over its valid tokens on this rank, never a mean.
-        """
+        """The loss of the micro-batch at hand: nats summed over valid tokens, never a mean."""
         self._session.loss(loss_sum, num_tokens, per_sample_B=per_sample_B)
 
     def may_update(self) -> bool:
-        """Whether to update, after the last backward.
-
-        Gradients are reduced, on record, and clipped to `max_norm`.
-        """
+        """Whether to update, after the last backward; gradients are then recorded and clipped."""
         norm = self._session.reduced()
         if not self._session.may_update(norm):
             return False
@@ -114,9 +108,7 @@ class PlainLoop:
         hparams: Mapping[str, Any] | None = None,
         seed: int = 0,
     ) -> None:
-        """Hand over what was built.
-
-        Afterwards it holds the generation from which the loop goes on, if there is one.
+        """Hand over what was built; it then holds the generation to go on from, if there is one.
 
         `model` may be wrapped in `DistributedDataParallel`. `loader` is a `DataLoader` over a
         map-style data set, with the sampler of this rank; `schedule` as
@@ -126,13 +118,13 @@ class PlainLoop:
             **hparams_of(optimizer, clip=max_norm, num_micro=num_micro, seed=seed),
             **(hparams or {}),
         }
+        reducer: DistributedDataParallel | None = None
+        inner = model
         if isinstance(model, DistributedDataParallel):
-            reducer = model
-        else:
-            reducer = None
+            reducer, inner = model, model.module
         self._session.take(
             Parts(
-                model=model if reducer is None else reducer.module,
+                model=inner,
                 optimizer=optimizer,
                 source=Source(loader, seed=seed),
                 num_micro=num_micro,
@@ -147,10 +139,7 @@ class PlainLoop:
         )
 
     def steps(self, num_steps: int) -> Iterator[Step]:
-        """Steps up to number `num_steps`, each with its micro-batches.
-
-        A step ends where the next one is asked for.
-        """
+        """Steps up to number `num_steps`; a step ends where the next one is asked for."""
         session = self._session
         while session.last_step < num_steps:
             batches = session.epoch()

@@ -16,24 +16,18 @@ from spiketriage.train.adapters.session import Session
 
 
 def tell_mean(session: Session, mean: Tensor, batch: Any) -> None:
-    """Tell the mean of a micro-batch's loss as a sum.
-
-    Over its labels that count, else over its rows.
-    """
+    """Tell the mean of a micro-batch's loss as a sum over labels that count, else over rows."""
     count = num_valid(batch)
     session.loss(mean.detach().double() * count, count)
 
 
 def num_valid(batch: Any) -> Tensor | float:
-    """Labels of `batch` that are not ignored, where it has integer `labels`.
-
-    Else its rows, else 1.
-    """
+    """Labels of `batch` that are not ignored; without integer `labels` its rows, else 1."""
     tensors = named(batch)
     labels = tensors.get("labels")
     if labels is not None and not labels.is_floating_point():
         return (labels != IGNORED).sum()
-    first = next((one for one in tensors.values() if one.ndim), None)
-    if first is None:
-        return 1.0
-    return float(first.shape[0])
+    for tensor in tensors.values():
+        if tensor.ndim:
+            return float(tensor.shape[0])
+    return 1.0

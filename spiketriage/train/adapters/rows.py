@@ -19,10 +19,7 @@ SHARD_BYTES = 64 << 20
 
 
 def write_documents(folder: Path, documents: Iterable[tuple[str, str, bytes]]) -> Path:
-    """Write documents (name, source, bytes) into shards of about 64 MB.
-
-    Returns their `index.json`, written last.
-    """
+    """Write documents (name, source, bytes) into shards of 64 MB; returns `index.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     shards: list[StoredFile] = []
     rows: list[Document] = []

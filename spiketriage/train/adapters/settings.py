@@ -15,10 +15,10 @@ def hparams_of(
 ) -> dict[str, Any]:
     """Plain JSON, as the hyper-parameters of a generation's manifest."""
     group = optimizer.param_groups[0]
-    told = {}
+    settings = {}
     for name in ("eps", "weight_decay"):
         if isinstance(group.get(name), int | float):
-            told[name] = float(group[name])
+            settings[name] = float(group[name])
     if "betas" in group:
-        told["beta1"], told["beta2"] = (float(beta) for beta in group["betas"])
-    return {**told, "clip": clip, "num_micro": num_micro, "seed": seed}
+        settings["beta1"], settings["beta2"] = (float(beta) for beta in group["betas"])
+    return {**settings, "clip": clip, "num_micro": num_micro, "seed": seed}

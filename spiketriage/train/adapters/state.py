@@ -1,6 +1,4 @@
-"""The whole state of a training loop as a generation keeps it.
-
-Read off the live objects, and put back into them.
+"""The whole state of a training loop, read off the live objects and put back into them.
 
 It never loads or saves a file and never builds an object.
 """
@@ -69,31 +67,23 @@ class Parts:
     @property
     def params(self) -> dict[str, Tensor]:
         """Trained parameters by name."""
-        return {name: one for name, one in self.model.named_parameters() if one.requires_grad}
+        return {name: param for name, param in self.model.named_parameters() if param.requires_grad}
 
     @property
     def blocks(self) -> Mapping[str, nn.Module]:
-        """The modules whose outputs are recorded.
-
-        By default the members of the longest `ModuleList`.
-        """
+        """The modules whose outputs are recorded; by default those of the longest `ModuleList`."""
         if self.layers is not None:
             return self.layers
-        lists = {
-            name: one for name, one in self.model.named_modules() if isinstance(one, nn.ModuleList)
-        }
-        longest = max(lists, key=lambda name: len(lists[name]), default=None)
-        if longest is None:
-            return {}
-        return {f"{longest}.{n}": one for n, one in enumerate(lists[longest])}
+        prefix, longest = "", nn.ModuleList()
+        for name, module in self.model.named_modules():
+            if isinstance(module, nn.ModuleList) and len(module) > len(longest):
+                prefix, longest = name, module
+        return {f"{prefix}.{number}": block for number, block in enumerate(longest)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """What a session counts, beside what the parts hold.
-
-    `cursor` names the next micro-batch and the last step.
-    """
+    """What a session counts; `cursor` names the next micro-batch and the last step."""
 
     cursor: Mapping[str, Any]
     guard: Mapping[str, Any]
@@ -120,10 +110,7 @@ def held(parts: Parts, counters: Counters) -> RankState:
 
 
 def put(state: RankState, parts: Parts) -> None:
-    """Let the parts hold `state`.
-
-    Parameters, buffers, moments, settings of the groups, scheduler, scaler.
-    """
+    """Let the parts hold `state`: tensors, settings of the groups, scheduler, scaler."""
     module_state.put(state, parts.model, parts.optimizer)
     for group, settings in zip(
         parts.optimizer.param_groups, state.scheduler["groups"], strict=True
@@ -142,10 +129,7 @@ def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The value in plain JSON: tensors and numpy's numbers as numbers, tuples as lists.
-
-    The rest is left out.
-    """
+    """The value in plain JSON: tensors as numbers, tuples as lists; the rest is left out."""
     if isinstance(value, Tensor):
         if value.numel() == 1:
             return value.item()
@@ -153,19 +137,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
-        told = {str(name): _plain(one) for name, one in value.items()}
-        return {name: one for name, one in told.items() if one is not _NOTHING}
+        items = {str(name): _plain(item) for name, item in value.items()}
+        return {name: item for name, item in items.items() if item is not _NOTHING}
     if isinstance(value, list | tuple):
-        return [None if (one := _plain(item)) is _NOTHING else one for item in value]
+        items_in_order = [_plain(item) for item in value]
+        return [None if item is _NOTHING else item for item in items_in_order]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return _NOTHING
 
 
 def _like(stored: Any, live: Any) -> Any:
-    """`stored` JSON in the types that the live value has.
-
-    Tuples, tensors in place of numbers, keys that are no text.
+    """`stored` JSON in the live value's types: tuples, tensors for numbers, keys that are no text.
 
     What JSON cannot tell from the live value is that value: `MultiStepLR` keeps its milestones in a
     `Counter`.
@@ -174,13 +157,20 @@ def _like(stored: Any, live: Any) -> Any:
         names = {str(name): name for name in live}
         if any(not isinstance(name, str) for name in live) and _plain(live) == stored:
             return live
-        return {
-            names.get(name, name): _like(one, live[names[name]]) if name in names else one
-            for name, one in stored.items()
-        }
+        typed = {}
+        for name, item in stored.items():
+            if name in names:
+                typed[names[name]] = _like(item, live[names[name]])
+            else:
+                typed[name] = item
+        return typed
     if isinstance(live, list | tuple) and isinstance(stored, list):
-        taken = [_like(one, live[at]) if at < len(live) else one for at, one in enumerate(stored)]
-        return tuple(taken) if isinstance(live, tuple) else taken
+        items = list(stored)
+        for at, live_item in enumerate(live[: len(items)]):
+            items[at] = _like(items[at], live_item)
+        if isinstance(live, tuple):
+            return tuple(items)
+        return items
     if isinstance(live, Tensor) and stored is not None:
         return torch.as_tensor(stored, dtype=live.dtype, device=live.device)
     return stored

@@ -21,8 +21,6 @@ State = tuple[Any, Any, torch.Tensor]
 class Stream:
     """`with stream:` the CPU generators of Python, numpy and torch draw from this stream.
 
-    Afterwards from their own.
-
     It starts at a place that `names` fix and goes on where it was. Generators of devices are left
     alone: a data set that draws on an accelerator is not covered.
     """
@@ -34,10 +32,7 @@ class Stream:
 
     @classmethod
     def from_here(cls) -> Stream:
-        """A stream that begins where the generators stand.
-
-        A block in it draws as the training would, unnoticed.
-        """
+        """A stream that begins where the generators stand: a block draws as training would."""
         stream = cls()
         stream._own = _take()
         return stream
@@ -48,9 +43,8 @@ class Stream:
             seed = int.from_bytes(raw_of_bytes(repr(self._names).encode())[:4], "little")
             random.seed(seed)
             np.random.seed(seed)
-            torch.default_generator.manual_seed(
-                seed
-            )  # torch.manual_seed would seed the accelerators, too
+            # torch.manual_seed would seed the accelerators, too.
+            torch.default_generator.manual_seed(seed)
         else:
             _put(self._own)
 

@@ -16,26 +16,22 @@ from spiketriage.train.adapters.streams import Stream
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Generators, gradients, buffers and modes of modules are put back.
-
-    Inside, there are no gradients at first.
-    """
+    """Generators, gradients, buffers and modes are put back; at first there are no gradients."""
     params = list(model.parameters())
-    gradients = [one.grad for one in params]
-    buffers = [(one, one.detach().clone()) for one in model.buffers()]
-    modes = [(one, one.training) for one in model.modules()]
-    for one in params:
-        one.grad = None
+    gradients = [param.grad for param in params]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    modes = [(module, module.training) for module in model.modules()]
+    for param in params:
+        param.grad = None
+    cuda: torch.Tensor | None = None
     if torch.cuda.is_available():
         cuda = torch.cuda.get_rng_state()
-    else:
-        cuda = None
     with Stream.from_here():
         yield
     if cuda is not None:
         torch.cuda.set_rng_state(cuda)
-    for one, gradient in zip(params, gradients, strict=True):
-        one.grad = gradient
+    for param, gradient in zip(params, gradients, strict=True):
+        param.grad = gradient
     for live, copy in buffers:
         live.copy_(copy)
     for module, mode in modes:

@@ -139,7 +139,7 @@ class Alerts:
         self._lock = threading.Lock()
         self._retry_at_s = 0.0
         self._watched: Recorder | None = None
-        self._told_nonfinite: Nonfinite | None = None
+        self._alerted_nonfinite: Nonfinite | None = None
         self._stall_after_s, self._about = 0.0, ("", "")
         self._queue = BackgroundQueue(
             "alerts", max_jobs=64, tick=self._look, interval_s=look_every_s
@@ -163,10 +163,7 @@ class Alerts:
         self._watched = recorder
 
     def alert(self, alert: Alert) -> None:
-        """Send `alert` unless it is below the least severity or its key is cooling down.
-
-        Returns at once.
-        """
+        """Send `alert` unless it is too mild or its key is cooling down; returns at once."""
         if SEVERITIES.index(alert.severity) < SEVERITIES.index(self.at_least):
             return
         now_s = self._clock()
@@ -186,9 +183,8 @@ class Alerts:
 
     def _deliver(self, message: bytes) -> bool:
         """Whether at least one channel took the message."""
-        arrived = [
-            _try(channel, message) for channel in self.channels
-        ]  # every channel, not the first that works
+        # Every channel, not the first that works.
+        arrived = [_try(channel, message) for channel in self.channels]
         return any(arrived)
 
     def _spool(self, message: bytes) -> bool:
@@ -215,10 +211,9 @@ class Alerts:
     def _look_at(self, recorder: Recorder) -> None:
         flight = recorder.in_flight()
         if flight is not None and flight.running_s > self._stall_after_s:
+            stage = "nothing recorded yet"
             if flight.last_stage:
                 stage = f"last stage {flight.last_stage}"
-            else:
-                stage = "nothing recorded yet"
             self._raise(
                 recorder,
                 "error",
@@ -238,29 +233,27 @@ class Alerts:
                 f"telemetry lags, {num} records dropped",
                 value=float(num),
             )
-        found = recorder.newest_nonfinite
-        if found is not None and found != self._told_nonfinite:
-            self._told_nonfinite = found
-            if len(found.names) > MAX_NAMES:
-                more = f" and {len(found.names) - MAX_NAMES} more"
-            else:
-                more = ""
-            where = f"{', '.join(found.names[:MAX_NAMES])}{more}"
+        nonfinite = recorder.newest_nonfinite
+        if nonfinite is not None and nonfinite != self._alerted_nonfinite:
+            self._alerted_nonfinite = nonfinite
+            where = ", ".join(nonfinite.names[:MAX_NAMES])
+            if len(nonfinite.names) > MAX_NAMES:
+                where += f" and {len(nonfinite.names) - MAX_NAMES} more"
             self._raise(
                 recorder,
                 "error",
                 "nonfinite",
-                f"step {found.step} has a NaN or Inf: {where}",
-                step=found.step,
+                f"step {nonfinite.step} has a NaN or Inf: {where}",
+                step=nonfinite.step,
             )
 
     def _raise(
-        self, recorder: Recorder, severity: Severity, key: str, told: str, **fields: Any
+        self, recorder: Recorder, severity: Severity, key: str, text: str, **fields: Any
     ) -> None:
         """Alert about a watched rank."""
         run, command = self._about
         rank = recorder.rank
-        summary = f"rank {rank}: {told}"
+        summary = f"rank {rank}: {text}"
         self.alert(
             Alert(
                 severity=severity,

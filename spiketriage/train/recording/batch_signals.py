@@ -1,7 +1,5 @@
 """What a batch and its logits look like: histograms of ids, their entropy, log-partitions.
 
-Tensors for the recorder.
-
 It never reads a number back to the host and never keeps a batch.
 """
 
@@ -26,9 +24,8 @@ def record_batch(
 ) -> None:
     """Valid tokens, unigram entropy of the inputs, and both histograms.
 
-    `valid_BT` is bool, ids are below `vocabulary`.
-
-    A label that is not valid may be anything (−100).
+    `valid_BT` is bool, ids are below `vocabulary`. A label that is not valid may be anything, such
+    as −100.
     """
     with record.clock:
         counts_V = _counts(inputs_BT, None, vocabulary)
@@ -39,7 +36,8 @@ def record_batch(
         weighed = torch.special.xlogy(counts_V, counts_V).sum()
         metrics = record.metrics
         record.defer(
-            weighed, lambda one: metrics.__setitem__("tokens/entropy", math.log(num) - one[0] / num)
+            weighed,
+            lambda sums: metrics.__setitem__("tokens/entropy", math.log(num) - sums[0] / num),
         )
         for name, counts in (("tokens/histogram", counts_V), ("labels/histogram", labels_V)):
             part: list[float] = []

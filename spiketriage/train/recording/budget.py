@@ -63,7 +63,7 @@ class Budget:
         self._spent_s = self._step_s = 0.0
         self._num_steps = self._num_calm = 0
         self._calm_needed = CALM_WINDOWS
-        self._told_last = False
+        self._said_last = False
 
     @property
     def level(self) -> Level:
@@ -96,11 +96,13 @@ class Budget:
                 # A level that was taken back too early is tried again later and later.
                 self._calm_needed *= 2
                 return f"recorder took {seen:.2%} of step time, budget {share:.2%}: {self._words()}"
-            told, self._told_last = self._told_last, True
-            if told:
+            if self._said_last:
                 return ""
+            self._said_last = True
             return f"recorder takes {seen:.2%} of step time at its last level, budget {share:.2%}"
-        self._num_calm = self._num_calm + 1 if seen < share / 4 else 0
+        self._num_calm += 1
+        if seen >= share / 4:
+            self._num_calm = 0
         if self.number and self._num_calm >= self._calm_needed:
             self.number -= 1
             self._num_calm = 0

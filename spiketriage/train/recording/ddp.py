@@ -18,15 +18,14 @@ def watch(model: DistributedDataParallel, observer: Observer) -> None:
     """Record `grad/norm_local` and the digests of `local_gradient`, bucket by bucket.
 
     Both are of this rank's gradient / world size, its part of the mean: what is left where a
-    reduction is left out.
-    DDP holds one communication hook: this cannot be combined with another, and must come before the
-    first backward.
+    reduction is left out. DDP holds one communication hook: this cannot be combined with another,
+    and must come before the first backward.
 
     Raises:
         RuntimeError: torch's own, when the model has a hook already.
     """
     group: Any = model.process_group
-    names = {id(one): name for name, one in observer.parameters.items()}
+    names = {id(parameter): name for name, parameter in observer.parameters.items()}
 
     # A lambda, because DDP refuses a hook whose annotations are strings, as they all are in this
     # module.
@@ -37,12 +36,10 @@ def watch(model: DistributedDataParallel, observer: Observer) -> None:
 
 def _look(observer: Observer, names: Mapping[int, str], group: Any, bucket: Any) -> Any:
     observer.add_local_part(bucket.buffer() / group.size())
-    named = [names.get(id(one), "") for one in bucket.parameters()]
-    observer.add_local_gradients(
-        {
-            name: one / group.size()
-            for name, one in zip(named, bucket.gradients(), strict=True)
-            if name
-        }
-    )
+    gradients = {}
+    for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        name = names.get(id(parameter))
+        if name is not None:
+            gradients[name] = gradient / group.size()
+    observer.add_local_gradients(gradients)
     return allreduce_hook(group, bucket)

@@ -1,6 +1,4 @@
-"""The one copy a step.
-
-Numbers that are still tensors, gathered into one vector that another thread reads later.
+"""The one copy a step: numbers that are still tensors, in one vector for another thread to read.
 
 It never waits for a device in the training thread; on an accelerator it is untested (no such
 machine was at hand).
@@ -21,10 +19,7 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class Copy:
-    """Numbers under way to the host.
-
-    `host_N` float64, complete once `event` (if any) has happened.
-    """
+    """Numbers under way to the host: `host_N` (float64) is complete once `event` has happened."""
 
     host_N: Tensor
     sizes: tuple[int, ...]
@@ -49,10 +44,7 @@ class Copy:
         return array
 
     def read(self) -> list[list[float]]:
-        """The numbers of each tensor, in the order in which they were given.
-
-        Waits for the device too.
-        """
+        """The numbers of each tensor, in the order given; waits for the device, too."""
         values: list[float] = self.read_array().tolist()
         parts: list[list[float]] = [[]] * len(self.sizes)
         at = 0
@@ -65,10 +57,8 @@ class Copy:
 def start(tensors: Sequence[Tensor]) -> Copy:
     """Start the copy of real `tensors` (any shape, dtype, device), as they are now.
 
-    Float64 keeps integers to 2^53.
-
-    One concatenation per dtype and device and one non-blocking copy per device: one in all where
-    they are on one.
+    The copy is float64, which keeps integers to 2^53. It takes one concatenation per dtype and
+    device and one non-blocking copy per device: one in all where they are on one.
     """
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for index, tensor in enumerate(tensors):
@@ -91,10 +81,7 @@ def start(tensors: Sequence[Tensor]) -> Copy:
 
 
 def start_tokens(tokens_BT: Tensor) -> Copy:
-    """Start the copy of token ids (any shape), as int32 of the same shape.
-
-    A vocabulary has fewer than 2^31 entries.
-    """
+    """Start the copy of token ids, as int32 of the same shape: no vocabulary has 2^31 entries."""
     held = tokens_BT.detach()
     narrow = held.to(torch.int32, copy=True)
     if held.device.type != "cuda":

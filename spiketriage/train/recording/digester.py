@@ -1,6 +1,4 @@
-"""Digests of tensors on the host, and whether they are finite.
-
-The same bytes are searched for NaNs once.
+"""Digests of tensors on the host, and whether they are finite: equal bytes are searched once.
 
 It never changes a tensor and never keeps one. The bytes are read in every call, whoever may promise
 that nothing has changed them: a version counter does not see what is written through `.data`, by
@@ -22,19 +20,13 @@ from spiketriage.train.recording.tensors import TensorDigest, digest_only, is_fi
 
 
 class Digester:
-    """Remembers by name what it last saw.
-
-    What a step leaves behind, the next one finds, and is as finite as it was.
-    """
+    """Remembers by name what it last saw: what a step leaves behind, the next one finds again."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, torch.dtype], TensorDigest] = {}
 
     def take(self, name: str, tensor: Tensor) -> TensorDigest:
-        """Digest and finiteness of a tensor on the host.
-
-        `name` is the same in whatever stage it is seen.
-        """
+        """Digest and finiteness of a tensor on the host, whose `name` is the same in each stage."""
         key, raw = (name, tensor.dtype), digest_only(tensor)
         seen = self._seen.get(key)
         if seen is None or seen.digest != raw:

@@ -25,9 +25,7 @@ def record_router(
     bias_E: Tensor | None = None,
     is_sigmoid: bool = False,
 ) -> None:
-    """Load, drops, entropies and bias state of one router.
-
-    Called once a layer, in the order of the layers.
+    """Load, drops, entropies and bias state of one router; called layer by layer, in order.
 
     `expert_NC` are the experts asked for, `kept_NC` (bool) those that had room. The entropy is that
     of softmax(logits), or of sigmoid scores normalised to 1 (DeepSeek-V3, arXiv 2412.19437, section

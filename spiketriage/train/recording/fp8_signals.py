@@ -50,10 +50,7 @@ def record_fp8(
 
 
 def record_fallback(record: StepRecorder, recorder: Recorder, names: Collection[str]) -> None:
-    """Tensors that should be FP8 and are kept wider in this step.
-
-    A notice names them whenever the set is a new one.
-    """
+    """Tensors that should be FP8 and are kept wider in this step; a notice names each new set."""
     record.log({"fp8/num_fallback": float(len(names))})
     if names:
         recorder.notice_once("fp8-fallback", f"not in FP8: {', '.join(sorted(names))}")

@@ -1,6 +1,4 @@
-"""The identity that a segment's header carries.
-
-Code, config, data, host, device, placement, versions, environment.
+"""The identity in a segment's header: code, config, data, device, placement, versions, environment.
 
 It records no environment variable outside `ALLOWED`: what is not asked for cannot leak.
 """
@@ -95,6 +93,11 @@ def identify(
     Raises:
         EvidenceError: code, config, tokenizer or dataset cannot be read.
     """
+    code_path, link_digest = str(code), fingerprint.NAME
+    if code.is_relative_to(run):
+        code_path = code.relative_to(run).as_posix()
+    if device.partition(":")[0] == "cpu":
+        link_digest = "xxh3-128"
     return Identity(
         world_size=world_size,
         host=socket.gethostname(),
@@ -103,7 +106,7 @@ def identify(
         precision=precision,
         kernel=kernel,
         deterministic=torch.are_deterministic_algorithms_enabled(),
-        code_path=code.relative_to(run).as_posix() if code.is_relative_to(run) else str(code),
+        code_path=code_path,
         code_digest=digests.of_tree(code),
         config_digest=digests.of_file(config),
         hparams=dict(hparams),
@@ -112,24 +115,28 @@ def identify(
         dataset_digest=_digest_of(dataset),
         environment={name: os.environ[name] for name in environment if name in os.environ},
         placement=_placement(device, mesh),
-        link_digest="xxh3-128" if device.partition(":")[0] == "cpu" else fingerprint.NAME,
+        link_digest=link_digest,
     )
 
 
 def _versions() -> dict[str, str]:
-    found = {
+    versions = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
         "spiketriage": __version__,
     }
-    found |= {name: str(version) for name, version in (("cuda", torch.version.cuda),) if version}
+    if torch.version.cuda:
+        versions["cuda"] = str(torch.version.cuda)
     if torch.cuda.is_available():
-        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
-        found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
+        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+        versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
     # Only what the job has loaded by itself: asking for more would import it.
-    loaded = {name: getattr(sys.modules.get(name), "__version__", None) for name in LIBRARIES}
-    return found | {name: version for name, version in loaded.items() if isinstance(version, str)}
+    for name in LIBRARIES:
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if isinstance(version, str):
+            versions[name] = version
+    return versions
 
 
 def _digest_of(path: Path | None) -> str:

@@ -1,6 +1,4 @@
-"""Statistics of layers by forward hooks.
-
-Rms and largest magnitude of outputs, and attention-logit maxima.
+"""Statistics of layers by forward hooks: rms and amax of outputs, attention-logit maxima.
 
 It never keeps an activation and never changes one; where the hooks do not run, a notice says that
 they are off.
@@ -66,10 +64,7 @@ class LayerStatistics:
         recorder.notice("layers", f"{len(modules)} layers", data={"names": list(self.names)})
 
     def record(self, record: StepRecorder) -> None:
-        """Hand over what the hooks saw since the last call.
-
-        Call it once a step, after the last forward.
-        """
+        """Hand over what the hooks saw since the last call; once a step, after the last forward."""
         with record.clock:
             if self.is_on:
                 seen, self._seen = self._seen, []
@@ -77,17 +72,20 @@ class LayerStatistics:
                 record.defer(self._buffer_LS.clone(), lambda values: rows.extend(_cut(values)))
                 self._buffer_LS.copy_(self._empty_LS)
                 if seen:
-                    numbers = torch.stack(
-                        [one for pass_ in seen for one in (pass_.norm, pass_.low, pass_.high)]
-                    )
-                    record.defer(numbers.detach(), lambda values: _add(rows, seen, values))
-                logits = [(pass_.place, pass_.logit) for pass_ in seen if pass_.logit is not None]
+                    numbers: list[Tensor] = []
+                    for output in seen:
+                        numbers += (output.norm, output.low, output.high)
+                    stacked = torch.stack(numbers).detach()
+                    record.defer(stacked, lambda values: _add(rows, seen, values))
+                places: list[int] = []
+                logits: list[Tensor] = []
+                for output in seen:
+                    if output.logit is not None:
+                        places.append(output.place)
+                        logits.append(output.logit)
                 if logits:
-                    largest = torch.stack([logit for _, logit in logits])
-                    record.defer(
-                        largest,
-                        lambda values: _add_logits(rows, [place for place, _ in logits], values),
-                    )
+                    largest = torch.stack(logits)
+                    record.defer(largest, lambda values: _add_logits(rows, places, values))
                 record.defer(self._none, lambda _: self._tell(record, rows))
             self.is_on = (record.step + 1) % record.level.layer_period == 0
 
@@ -98,9 +96,8 @@ class LayerStatistics:
 
     def _hook(self, index: int) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if (
-                torch.compiler.is_compiling()
-            ):  # no clock, list or switch inside a graph: each would break it
+            if torch.compiler.is_compiling():
+                # No clock, list or flag inside a graph: each would break it.
                 self._measure_in_graph(index, module, output)
                 return
             current = self.recorder.current
@@ -145,9 +142,7 @@ class LayerStatistics:
         if len(silent) == len(rows):
             return
         record.vectors["activations/rms"] = [[_root(row[_SQUARES], row[_COUNT]) for row in rows]]
-        record.vectors["activations/amax"] = [
-            [row[_AMAX] if row[_COUNT] else math.nan for row in rows]
-        ]
+        record.vectors["activations/amax"] = [[_amax(row) for row in rows]]
         logits = [row[_LOGIT] for row in rows if row[_LOGIT] != -math.inf]
         if logits:
             record.vectors["attention/logit_max"] = [logits]
@@ -184,34 +179,36 @@ def _root(squares: float, count: float) -> float:
     return math.nan
 
 
+def _amax(row: Sequence[float]) -> float:
+    if row[_COUNT]:
+        return row[_AMAX]
+    return math.nan
+
+
 def _cut(values: Sequence[float]) -> list[list[float]]:
     return [list(values[at : at + 4]) for at in range(0, len(values), 4)]
 
 
 def _add(rows: list[list[float]], seen: Sequence[_Seen], numbers: Sequence[float]) -> None:
-    """Add each pass outside of graphs to its layer's row.
-
-    Python's numbers, since this is not the training thread.
-    """
-    for at, one in enumerate(seen):
+    """Add each pass outside of graphs to its layer's row; runs in the writing thread."""
+    for at, output in enumerate(seen):
         norm, low, high = numbers[3 * at : 3 * at + 3]
-        row = rows[one.place]
+        row = rows[output.place]
         row[_SQUARES] += norm * norm
-        row[_COUNT] += one.num_elements
-        largest = max(high, -low)
-        row[_AMAX] = (
-            math.nan
-            if math.isnan(high + low) or math.isnan(row[_AMAX])
-            else max(row[_AMAX], largest)
-        )
+        row[_COUNT] += output.num_elements
+        row[_AMAX] = _larger(row[_AMAX], _larger(high, -low))
 
 
 def _add_logits(rows: list[list[float]], places: Sequence[int], logits: Sequence[float]) -> None:
     for place, logit in zip(places, logits, strict=True):
-        row = rows[place]
-        row[_LOGIT] = (
-            math.nan if math.isnan(logit) or math.isnan(row[_LOGIT]) else max(row[_LOGIT], logit)
-        )
+        rows[place][_LOGIT] = _larger(rows[place][_LOGIT], logit)
+
+
+def _larger(first: float, second: float) -> float:
+    """The larger of two numbers; NaN if either is, which `max` would hide."""
+    if math.isnan(first) or math.isnan(second):
+        return math.nan
+    return max(first, second)
 
 
 def _values(output: Any) -> Tensor | None:

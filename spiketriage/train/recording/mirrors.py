@@ -119,9 +119,9 @@ class Prometheus:
         lines = ["# TYPE spiketriage_step gauge", f"spiketriage_step {step}"]
         for name, value in metrics.items():
             label = "spiketriage_" + re.sub(r"[^a-zA-Z0-9_]", "_", name)
-            told = METRICS.get(name, "").replace("\\", "\\\\").replace("\n", " ")
+            unit = METRICS.get(name, "").replace("\\", "\\\\").replace("\n", " ")
             lines += [
-                f"# HELP {label} {told}",
+                f"# HELP {label} {unit}",
                 f"# TYPE {label} gauge",
                 f"{label} {_spelled(value)}",
             ]

@@ -26,10 +26,7 @@ Groups = tuple[dist.ProcessGroup, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norms:
-    """Norm of each tensor, fp64 (P,), and of all of them together, fp32 ().
-
-    Equal on every rank if global.
-    """
+    """Norm of each tensor, fp64 (P,), and of all, fp32 (); equal on every rank if global."""
 
     each_P: Tensor
     total: Tensor
@@ -38,18 +35,15 @@ class Norms:
 def global_norms(
     tensors: Mapping[str, Tensor], groups: Mapping[str, Groups] | None = None
 ) -> Norms:
-    """Norms of whole tensors from the shards that the ranks hold.
-
-    Collective over the groups of the sharded ones.
+    """Norms of whole tensors from the shards that the ranks hold; collective over their groups.
 
     A DTensor says by itself how it is placed. `groups` names, for plain tensors that hold a shard
     (Megatron's tensor parallelism), the process groups over which the shards are spread; replicated
     tensors are left out of it.
     """
     squares_P = local_squares(tensors)
-    reduce_by_groups(
-        squares_P[None], [groups_of(name, one, groups) for name, one in tensors.items()]
-    )
+    groups_P = [groups_of(name, tensor, groups) for name, tensor in tensors.items()]
+    reduce_by_groups(squares_P[None], groups_P)
     return norms_of_squares(squares_P)
 
 
@@ -60,31 +54,28 @@ def local_norms(tensors: Mapping[str, Tensor]) -> Norms:
 
 def local_squares(tensors: Mapping[str, Tensor]) -> Tensor:
     """Squared norm of this rank's elements of each tensor, fp64 (P,)."""
-    held = [local(one) for one in tensors.values()]
-    if not held:
+    parts = [local(tensor) for tensor in tensors.values()]
+    if not parts:
         return torch.zeros(0, dtype=torch.float64)
     places: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for index, one in enumerate(held):
-        places.setdefault((one.device, one.dtype), []).append(index)
-    each: list[Tensor] = [held[0]] * len(held)
+    for index, part in enumerate(parts):
+        places.setdefault((part.device, part.dtype), []).append(index)
+    squares: list[Tensor] = [parts[0]] * len(parts)
     for (_, dtype), indices in places.items():
         wide = torch.promote_types(dtype, torch.float32)
         # The function that torch.nn.utils.get_total_norm itself uses; one kernel for many tensors
         # on CUDA.
-        norms = torch._foreach_norm([held[index] for index in indices], 2, dtype=wide)
+        norms = torch._foreach_norm([parts[index] for index in indices], 2, dtype=wide)
         stacked = torch.stack(norms).double().square()
-        for index, one in zip(indices, stacked.unbind(), strict=True):
-            each[index] = one
         if len(places) == 1:
             return stacked
-    return torch.stack([one.to(held[0].device) for one in each])
+        for index, square in zip(indices, stacked.unbind(), strict=True):
+            squares[index] = square
+    return torch.stack([square.to(parts[0].device) for square in squares])
 
 
 def reduce_by_groups(rows_KP: Tensor, groups_P: Sequence[Groups]) -> None:
-    """Sum the columns of `rows_KP` (K, P) in place over each column's groups.
-
-    One all-reduce for all placed alike.
-    """
+    """Sum the columns of `rows_KP` (K, P) in place over their groups, all placed alike at once."""
     placed: dict[Groups, list[int]] = {}
     for index, groups in enumerate(groups_P):
         if groups:
@@ -104,11 +95,11 @@ def groups_of(name: str, tensor: Tensor, groups: Mapping[str, Groups] | None) ->
     if not is_dtensor(tensor):
         return ()
     mesh, placements = tensor.device_mesh, tensor.placements  # type: ignore[attr-defined]
-    result = []
-    for dim, place in enumerate(placements):
-        if not place.is_replicate():
-            result.append(mesh.get_group(dim))
-    return tuple(result)
+    spread = []
+    for dim, placement in enumerate(placements):
+        if not placement.is_replicate():
+            spread.append(mesh.get_group(dim))
+    return tuple(spread)
 
 
 def local(tensor: Tensor) -> Tensor:

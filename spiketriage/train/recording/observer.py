@@ -49,10 +49,7 @@ CLIP_EPS = 1e-6  # of torch.nn.utils.clip_grad_norm_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Updated:
-    """What an update showed, fp32 (), for `Guard.finish`.
-
-    None where the recorder was too thin to measure it.
-    """
+    """What an update showed, fp32 (), for `Guard.finish`; None where it was not measured."""
 
     update_norm: Tensor | None = None
     rms_t: Tensor | None = None
@@ -73,9 +70,11 @@ class Observer:
         recorder: Recorder,
         groups: Mapping[str, Groups] | None = None,
     ) -> None:
-        self.parameters = {name: one for name, one in parameters if one.requires_grad}
+        self.parameters = {name: tensor for name, tensor in parameters if tensor.requires_grad}
         self.optimizer, self.recorder, self.groups = optimizer, recorder, groups
-        self._groups_P = [groups_of(name, one, groups) for name, one in self.parameters.items()]
+        self._groups_P = [
+            groups_of(name, tensor, groups) for name, tensor in self.parameters.items()
+        ]
         self._is_sharded = any(self._groups_P)
         self._update = UpdateWatch(self.parameters, optimizer)
         self._record: StepRecorder | None = None  # of the step under way
@@ -104,27 +103,18 @@ class Observer:
             self._saw_local = True
 
     def add_local_part(self, part: Tensor) -> None:
-        """Part of this rank's contribution, where it is seen piece by piece.
-
-        Logged with the reduced gradient.
-        """
+        """Count a piece of this rank's contribution to its norm, logged with the reduced one."""
         self._bucket_squares.append(
             torch.linalg.vector_norm(part.detach().float()).double().square()
         )
 
     def add_local_gradients(self, gradients: Mapping[str, Tensor]) -> None:
-        """This rank's contribution to some tensors, where it is seen piece by piece.
-
-        Their digests.
-        """
+        """Digest this rank's contribution to some tensors, where it is seen piece by piece."""
         if self._record is not None:
             self._record.tensors("local_gradient", gradients)
 
     def reduced_gradients(self, record: StepRecorder) -> Tensor:
-        """Digests and norms after the reduction.
-
-        The global norm before clipping, fp32 (), equal on every rank.
-        """
+        """Digests and norms after the reduction; returns the global norm before clipping, fp32."""
         gradients = self._gradients()
         # Not on the recorder's clock: clipping needs this norm anyway, and is spared to take it
         # again.
@@ -151,10 +141,7 @@ class Observer:
             record.log({"clip/threshold": max_norm, "clip/coefficient": coefficient})
 
     def updated(self, record: StepRecorder) -> Updated:
-        """Update norm, RMS_t, hyper-parameters as applied and step counters.
-
-        Digests of optimizer and parameters.
-        """
+        """Update norm, RMS_t, settings as applied, step counters; digests of what is new."""
         with record.clock:
             seen = self._log_update(record)
             self._log_applied(record)
@@ -165,30 +152,35 @@ class Observer:
     def _norms(self, gradients: Mapping[str, Tensor]) -> tuple[Norms, Tensor]:
         """Global norms of all parameters, and local norms of those that have a gradient here."""
         # A rank without a gradient takes part in the collective all the same.
-        whole = {
-            name: gradients[name] if name in gradients else one.detach().new_zeros(())
-            for name, one in self.parameters.items()
-        }
+        whole = {}
+        for name, parameter in self.parameters.items():
+            if name in gradients:
+                whole[name] = gradients[name]
+            else:
+                whole[name] = parameter.detach().new_zeros(())
         squares_P = local_squares(whole)
-        here = [index for index, name in enumerate(self.parameters) if name in gradients]
-        if len(here) == len(self.parameters):
-            local_P = squares_P.sqrt()
-        else:
-            local_P = squares_P[here].sqrt()
+        local_P = squares_P.sqrt()
+        if len(gradients) < len(self.parameters):
+            here = [index for index, name in enumerate(self.parameters) if name in gradients]
+            local_P = local_P[here]
         reduce_by_groups(squares_P[None], self._groups_P)
         return norms_of_squares(squares_P), local_P
 
     def _gradients(self) -> dict[str, Tensor]:
-        return {name: one.grad for name, one in self.parameters.items() if one.grad is not None}
+        gradients = {}
+        for name, parameter in self.parameters.items():
+            if parameter.grad is not None:
+                gradients[name] = parameter.grad
+        return gradients
 
     def _moments(self) -> dict[str, Tensor]:
         state = self.optimizer.state
-        result: dict[str, Tensor] = {}
-        for name, one in self.parameters.items():
-            for key, value in state.get(one, {}).items():
+        moments: dict[str, Tensor] = {}
+        for name, parameter in self.parameters.items():
+            for key, value in state.get(parameter, {}).items():
                 if isinstance(value, Tensor):
-                    result[f"{name}/{key}"] = value
-        return result
+                    moments[f"{name}/{key}"] = value
+        return moments
 
     def _log_update(self, record: StepRecorder) -> Updated:
         """Update norm and RMS_t: sums over ranks, then norms and means of whole tensors."""
@@ -216,7 +208,10 @@ class Observer:
             for name, key in (("optimizer/lr", "lr"), ("optimizer/weight_decay", "weight_decay")):
                 for group in groups:
                     value = group.get(key, math.nan)
-                    record.series(name, value.clone() if isinstance(value, Tensor) else [value])
+                    if isinstance(value, Tensor):
+                        record.series(name, value.clone())
+                    else:
+                        record.series(name, [value])
         steps = self._update.steps()
         record.log({"optimizer/num_entries": float(len(self.optimizer.state))})
         if steps is not None:
@@ -231,11 +226,14 @@ class Observer:
 
 
 def _hyperparameters(group: Mapping[str, Any]) -> dict[str, float | Tensor]:
-    found: dict[str, float | Tensor] = {}
+    applied: dict[str, float | Tensor] = {}
     for key in ("lr", "eps", "weight_decay"):
         if group.get(key) is not None:
-            found[key] = group[key]
+            applied[key] = group[key]
     if "betas" in group:
-        found["beta1"], found["beta2"] = group["betas"]
-    # A schedule may write the next step's rate into the same tensor before this step is over.
-    return {name: one.clone() if isinstance(one, Tensor) else one for name, one in found.items()}
+        applied["beta1"], applied["beta2"] = group["betas"]
+    for name, value in applied.items():
+        if isinstance(value, Tensor):
+            # A schedule may write the next step's rate into the same tensor before this step ends.
+            applied[name] = value.clone()
+    return applied

@@ -11,6 +11,7 @@ crash may cost the steps that were still queued.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -38,16 +39,11 @@ from spiketriage.wire.chain import position
 
 BUDGET_SHARE = 0.01  # of step time: docs/design-reasons.md#recorder
 PATIENCE_S = 0.05
-STALL_AFTER_S = (
-    60.0  # a step that takes longer is told once, and again whenever the time has doubled
-)
+# A step that takes longer is reported once, and again whenever the time has doubled.
+STALL_AFTER_S = 60.0
 CLOSE_WITHIN_S = 10.0
-SCALED = (
-    "local_gradient ",
-    "reduced_gradient ",
-    "grad/",
-    "clip/",
-)  # what a loss scale may make overflow
+# What a loss scale may make overflow.
+SCALED = ("local_gradient ", "reduced_gradient ", "grad/", "clip/")
 MAX_WAITING = 256  # frames in memory while the disk stalls: minutes of training, some MB
 
 
@@ -63,7 +59,7 @@ class Mirror(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flight:
-    """The step that is under way: how long it has been, and the last stage that it told about."""
+    """The step that is under way: how long it has been, and the last stage that was recorded."""
 
     step: int
     running_s: float
@@ -72,22 +68,17 @@ class Flight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nonfinite:
-    """A step that was recorded with a NaN or an infinity.
-
-    The links and metrics that hold one, in the chain's order.
-    """
+    """A step with a NaN or an infinity, and the links and metrics that hold one, in chain order."""
 
     step: int
     names: tuple[str, ...]
 
 
 class Recorder:
-    """One rank's segment.
-
-    `with Recorder(folder, rank=0, identity=…) as rec: with rec.step(1) as s: …`.
+    """One rank's segment, written step by step: `with recorder.step(1) as step: …`.
 
     `budget_share` is the part of step time that recording may take before it thins (a notice
-    tells), None for no limit, as in a replay. From the start, `digest_period` digests each tensor
+    says so), None for no limit, as in a replay. From the start, `digest_period` digests each tensor
     every so many steps only, and `sample_stride` measures 1 in so many elements of large tensors
     for update norm and RMS_t. The last `ring_slots` (micro)batches handed to `StepRecorder.tokens`
     are kept beside the segment.
@@ -114,27 +105,24 @@ class Recorder:
         self._least = Level(digest_period=digest_period, sample_stride=sample_stride)
         self.patience_s, self.stall_after_s = patience_s, stall_after_s
         self.current: StepRecorder | None = None
-        self.newest_nonfinite: Nonfinite | None = (
-            None  # that neither a guard nor a loss scaler answers for
-        )
+        # The newest that neither a guard nor a loss scaler answers for.
+        self.newest_nonfinite: Nonfinite | None = None
         self._mirror = mirror
         if path is None:
             self.path, self.attempt, descriptor = open_segment(folder, rank, attempt)
+            ring_name = ring_wire.ring_name(rank, self.attempt)
         else:
             self.path, self.attempt, descriptor = path, attempt or 0, open_at(path)
+            ring_name = path.name + ring_wire.SUFFIX
         self._file = SegmentFile(descriptor)
-        if path is None:
-            name = ring_wire.ring_name(rank, self.attempt)
-        else:
-            name = path.name + ring_wire.SUFFIX
-        self._ring = Ring(self.path.with_name(name), ring_slots)
+        self._ring = Ring(self.path.with_name(ring_name), ring_slots)
         self._digester = Digester()
         self._layouts: dict[tuple[Link, ...], int] = {}
         self._prefix = self._header(identity)
         self._last_spent_s = self._started_s = 0.0
         self._gave_up = self._is_closed = False
         self._loaded_step: int | None = None
-        self._told: set[tuple[str, str]] = set()
+        self._said: set[tuple[str, str]] = set()
         self._next_stall_s = stall_after_s
         self._queue = BackgroundQueue(
             "recorder", max_jobs=MAX_WAITING, tick=self._tell_stall, interval_s=1.0
@@ -154,18 +142,12 @@ class Recorder:
 
     @property
     def num_dropped(self) -> int:
-        """Records and batches that were lost so far.
-
-        The disk refused them, or the queue was full.
-        """
+        """Records and batches lost so far: the disk refused them, or the queue was full."""
         return self._queue.num_lost
 
     @property
     def is_behind(self) -> bool:
-        """Whether the writer was waited for in vain and has not caught up since.
-
-        The disk stalls, or is too slow.
-        """
+        """Whether the writer was waited for in vain and has not caught up: the disk is too slow."""
         return self._gave_up and self._queue.num_waiting > 1
 
     def in_flight(self) -> Flight | None:
@@ -177,10 +159,7 @@ class Recorder:
         return Flight(step=current.step, running_s=running_s, last_stage=current.last_stage)
 
     def close(self, timeout_s: float = CLOSE_WITHIN_S) -> None:
-        """Write what waits, flush and close the segment, once.
-
-        A disk that hangs is left behind after `timeout_s`.
-        """
+        """Write what waits, flush and close, once; a hanging disk is left after `timeout_s`."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -199,10 +178,7 @@ class Recorder:
         fields: Mapping[str, str],
         tensors: Mapping[str, Mapping[str, str]],
     ) -> None:
-        """What this rank holds right after a load.
-
-        Hex digests by field, and by tensor for params and optimizer.
-        """
+        """Hex digests of what this rank holds after a load: by field, and by tensor of a group."""
         self._loaded_step = step
         record = {
             "step": step,
@@ -211,11 +187,8 @@ class Recorder:
             "tensors": tensors,
             "wall_time_s": time.time(),
         }
-        self._put(
-            lambda: self._append(
-                telemetry.encode_frame(telemetry.LOAD, telemetry.encode_json(record))
-            )
-        )
+        frame = telemetry.encode_frame(telemetry.LOAD, telemetry.encode_json(record))
+        self._put(lambda: self._append(frame))
 
     def notice(
         self,
@@ -225,18 +198,18 @@ class Recorder:
         step: int | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> None:
-        """A word about the recording itself (`records.Notice`).
-
-        What was left out is said here, never silently.
-        """
+        """A word about the recording itself: what was left out is said here, never silently."""
         frame = _notice(kind, text, step, data or {})
         self._put(lambda: self._append(frame))
 
     def notice_once(self, kind: str, text: str) -> None:
         """`notice`, unless this recorder has said the same before."""
-        if (kind, text) not in self._told:
-            self._told.add((kind, text))
-            self.notice(kind, text, step=None if self.current is None else self.current.step)
+        if (kind, text) not in self._said:
+            self._said.add((kind, text))
+            step = None
+            if self.current is not None:
+                step = self.current.step
+            self.notice(kind, text, step=step)
 
     @contextmanager
     def step(self, number: int) -> Iterator[StepRecorder]:
@@ -246,7 +219,7 @@ class Recorder:
             level=self.budget.level.at_least(self._least),
             digester=self._digester,
             keep_batch=self._keep_batch,
-            tell=self.notice_once,
+            notify=self.notice_once,
         )
         started_s = time.perf_counter()
         self._started_s, self._next_stall_s = time.monotonic(), self.stall_after_s
@@ -287,9 +260,8 @@ class Recorder:
     ) -> bool:
         """Make and append the frame of a step; runs in the writing thread."""
         pause_s = 0.0005
-        while (
-            not copy.has_arrived
-        ):  # not a blocking wait: a device that hangs must not silence this thread
+        while not copy.has_arrived:
+            # Not a blocking wait: a device that hangs must not silence this thread.
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.05)
             self._tell_stall()
@@ -298,23 +270,20 @@ class Recorder:
         if self._mirror is not None:
             self._mirror.put(record.step, dict(record.metrics))
         links = tuple(record.links)
-        known = links in self._layouts
-        number = self._layouts[links] if known else len(self._layouts)
+        is_known = links in self._layouts
+        number = self._layouts.get(links, len(self._layouts))
         payload = telemetry.encode_step(
             self._fields(record, wall_time_s), number, b"".join(record.links.values())
         )
         frames = telemetry.encode_frame(telemetry.STEP, payload)
         for text in record.anomalies:
             frames += _notice("anomaly", text, record.step, {})
-        if not known:
-            layout = {"id": number, "links": [list(link) for link in links]}
-            frames = (
-                telemetry.encode_frame(telemetry.LAYOUT, telemetry.encode_json(layout)) + frames
-            )
+        if not is_known:
+            layout = telemetry.encode_json({"id": number, "links": [list(link) for link in links]})
+            frames = telemetry.encode_frame(telemetry.LAYOUT, layout) + frames
         written = self._append(frames)
         if written:
-            # Only now: a layout that was lost with its step must be written again with the next
-            # one.
+            # Only now: a layout that was lost with its step is written again with the next one.
             self._layouts[links] = number
         names = _nonfinite_names(record)
         unjudged = _unjudged(record, names)
@@ -332,7 +301,7 @@ class Recorder:
             "ids": record.batch_ids,
             "content": record.document_digests,
             "series": {
-                name: [value for part in parts for value in part]
+                name: list(itertools.chain.from_iterable(parts))
                 for name, parts in record.vectors.items()
             },
             "wall_time_s": wall_time_s,
@@ -361,10 +330,7 @@ class Recorder:
         return self._ring.write({**about, "rng": rng}, tokens)
 
     def _append(self, frames: bytes) -> bool:
-        """Append, with the header in front as long as no write has succeeded.
-
-        A dropped count follows with the next.
-        """
+        """Append, with the header in front as long as no write has succeeded."""
         if not self._file.append(self._prefix + frames):
             return False
         self._prefix = b""
@@ -392,10 +358,9 @@ class Recorder:
         flight = self.in_flight()
         if flight is not None and flight.running_s > self._next_stall_s:
             self._next_stall_s = 2 * flight.running_s
+            stage = "nothing recorded yet"
             if flight.last_stage:
                 stage = f"the last stage recorded is {flight.last_stage}"
-            else:
-                stage = "nothing recorded yet"
             text = f"step {flight.step} has taken {flight.running_s:.0f} s and goes on; {stage}"
             data = {"running_s": flight.running_s, "last_stage": flight.last_stage}
             self._append(_notice("in-flight", text, flight.step, data))
@@ -412,10 +377,7 @@ def _nonfinite_names(record: StepRecorder) -> tuple[str, ...]:
 
 
 def _unjudged(record: StepRecorder, names: tuple[str, ...]) -> tuple[str, ...]:
-    """What nobody else answers for.
-
-    A guard does for its steps, a loss scaler for gradients that it made overflow.
-    """
+    """Names that nobody else answers for: a guard does, and a loss scaler for its overflows."""
     if "guard/action" in record.metrics:
         return ()
     if record.metrics.get("loss_scale", 1.0) == 1.0:

@@ -1,6 +1,4 @@
-"""Writes the ring of recent batches.
-
-One slot is overwritten at a time, so a crash costs at most the oldest batch.
+"""Writes the ring of recent batches, a slot at a time: a crash costs at most the oldest batch.
 
 It runs in the recorder's writing thread and never grows its file.
 """
@@ -20,10 +18,7 @@ ROOM = 2  # slots are sized by the first batch, times this
 
 
 class Ring:
-    """The file of the last `num_slots` batches.
-
-    Created with the first one, whose size fixes that of the slots.
-    """
+    """The file of the last `num_slots` batches; the size of the first fixes that of the slots."""
 
     def __init__(self, path: Path, num_slots: int) -> None:
         self.path, self.num_slots = path, num_slots

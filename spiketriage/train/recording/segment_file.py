@@ -1,6 +1,4 @@
-"""The file behind a recorder.
-
-Frames are appended whole or not at all, and reach the disk's platter on a timer.
+"""The file behind a recorder: frames are appended whole or not at all, and synced on a timer.
 
 It never runs in the training thread except to open the file, and never leaves half a frame before a
 whole one.
@@ -58,10 +56,7 @@ class SegmentFile:
         self._syncer.put(self._sync_if_written)
 
     def close(self, timeout_s: float) -> None:
-        """Flush and close.
-
-        A disk that hangs keeps its descriptor and its thread, since nothing else is left to do.
-        """
+        """Flush and close; a disk that hangs keeps its descriptor and its thread."""
         self.sync_soon()
         if self._syncer.close(timeout_s):
             os.close(self.descriptor)

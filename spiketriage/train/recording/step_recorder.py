@@ -1,6 +1,4 @@
-"""What a training loop tells about one step.
-
-Links of the chain, scalars, vectors, and the batch with its cursor.
+"""What a loop records of one step: links of the chain, scalars, vectors, the batch, its cursor.
 
 It never waits for a device: numbers that are still tensors are gathered into one copy when the step
 ends.
@@ -27,6 +25,7 @@ from spiketriage.train.recording.digester import Digester
 from spiketriage.train.recording.fingerprint import fingerprint
 from spiketriage.train.recording.tensors import digest_only, is_dtensor, local_key, local_part
 
+# Stages of many tensors, of which a thinned recorder digests a part in each step.
 ROTATING = frozenset(
     {
         "params_before",
@@ -39,7 +38,7 @@ ROTATING = frozenset(
 )
 Sink = Callable[[list[float]], None]
 KeepBatch = Callable[["StepRecorder", Tensor, Any], None]
-Told = Callable[[str, str], None]
+Notify = Callable[[str, str], None]
 
 
 class Clock:
@@ -81,7 +80,7 @@ class StepRecorder:
         level: Level = LEVELS[0],
         digester: Digester,
         keep_batch: KeepBatch | None = None,
-        tell: Told | None = None,
+        notify: Notify | None = None,
     ) -> None:
         self.step = step
         self.level = level
@@ -98,7 +97,7 @@ class StepRecorder:
         self.anomalies: list[str] = []
         self.last_stage = ""
         self._pending: list[tuple[Tensor, Sink]] = []
-        self._keep_batch, self._tell = keep_batch, tell
+        self._keep_batch, self._notify = keep_batch, notify
 
     def capture(self, cursor: Any = None) -> None:
         """Every generator's state and the data cursor (any JSON value), as before the forward."""
@@ -147,18 +146,15 @@ class StepRecorder:
         tensor whose norm overflows float32 counts as nonfinite then.
         """
         with self.clock:
+            period = 1
             if stage in ROTATING:
                 period = self.level.digest_period
-            else:
-                period = 1
             # After step k the tensors are digested that step k + 1 digests before: continuity can
             # then be checked.
             turn = self.step + (stage == "params_after")
             items = list(values.items())
-            parts = [
-                (local_key(name, one), local_part(one))
-                for name, one in items[-turn % period :: period]
-            ]
+            due = items[-turn % period :: period]
+            parts = [(local_key(name, value), local_part(value)) for name, value in due]
             self._tensors(stage, parts, is_finiteness_known=norms_P is not None)
             self.last_stage = stage
             if norms_P is not None:
@@ -166,10 +162,7 @@ class StepRecorder:
                 self.defer(norms_P, lambda norms: self._judge(stage, names, norms))
 
     def log(self, values: Mapping[str, float | Tensor]) -> None:
-        """Metrics by their registered names (`wire.chain.METRICS`).
-
-        Numbers, or tensors of one element.
-        """
+        """Metrics by their names in `wire.chain.METRICS`: numbers, or tensors of one element."""
         with self.clock:
             for name, value in values.items():
                 if isinstance(value, Tensor):
@@ -190,14 +183,11 @@ class StepRecorder:
 
     def several_series(self, values: Mapping[str, Sequence[float] | Tensor]) -> None:
         """Several vector metrics, each as by `series`."""
-        for name, one in values.items():
-            self.series(name, one)
+        for name, vector in values.items():
+            self.series(name, vector)
 
     def anomaly(self, text: str) -> None:
-        """Something that should be on the disk's platter at once.
-
-        A guard's verdict, a skipped step.
-        """
+        """Something that should be on the disk's platter at once, as a guard's verdict."""
         self.anomalies.append(text)
 
     def defer(self, value: Tensor, sink: Sink) -> None:
@@ -218,10 +208,7 @@ class StepRecorder:
     def _tensors(
         self, stage: str, parts: Sequence[tuple[str, Tensor]], *, is_finiteness_known: bool
     ) -> None:
-        """Digest this rank's pieces.
-
-        On the host at once, on an accelerator as part of the step's copy.
-        """
+        """Digest this rank's pieces: at once on the host, else as part of the step's copy."""
         for key, value in parts:
             link = Link(stage, key)
             if value.device.type != "cpu":
@@ -236,24 +223,23 @@ class StepRecorder:
 
     def _fingerprint(self, link: Link, value: Tensor, *, is_finiteness_known: bool) -> None:
         self.links[link] = bytes(16)  # its place in the chain; the numbers come with the copy
-        bits = fingerprint(value).view(
-            torch.float64
-        )  # not one of them is looked at as a float on its way
+        # A view: not one of these bits is looked at as a float on its way.
+        bits = fingerprint(value).view(torch.float64)
         self.defer(bits, lambda halves: self.links.__setitem__(link, _raw(halves)))
-        if (
-            not is_finiteness_known
-            and (value.is_floating_point() or value.is_complex())
-            and value.numel()
-        ):
-            if value.is_complex():
-                parts = torch.view_as_real(value)
-            else:
-                parts = value
-            ends = torch.stack(torch.aminmax(parts.float() if parts.dtype.itemsize == 1 else parts))
-            self.defer(
-                ends,
-                lambda both: self._judge(link.stage, [link.key], [sum(0.0 * end for end in both)]),
-            )
+        if is_finiteness_known or not value.numel():
+            return
+        if value.is_complex():
+            value = torch.view_as_real(value)
+        if not value.is_floating_point():
+            return
+        if value.dtype.itemsize == 1:
+            value = value.float()  # torch has no aminmax for 8-bit floats
+        ends = torch.stack(torch.aminmax(value))
+        # 0 · x is 0 for any number, and NaN for a NaN or an infinity.
+        self.defer(
+            ends,
+            lambda both: self._judge(link.stage, [link.key], [0.0 * both[0] + 0.0 * both[1]]),
+        )
 
     def _judge(self, stage: str, names: Iterable[str], norms: Iterable[float]) -> None:
         """Mark the tensors whose number is not finite; runs in the writing thread."""
@@ -262,22 +248,19 @@ class StepRecorder:
                 self.nonfinite.append(Link(stage, name))
 
     def _log_number(self, name: str, value: object) -> None:
-        """A plain number, also one of numpy's.
-
-        Anything else would cost the step its record, and is left out.
-        """
+        """A plain number, also one of numpy's; anything else is left out, not to cost the step."""
         try:
             self.metrics[name] = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
-            if self._tell is not None:
-                self._tell("off", f"{name} is a {type(value).__name__}, not a number")
+            if self._notify is not None:
+                self._notify("off", f"{name} is a {type(value).__name__}, not a number")
 
     def _log_tensor(self, name: str, value: Tensor) -> None:
         if is_dtensor(value):
             if not all(place.is_replicate() for place in value.placements):  # type: ignore[attr-defined]
                 # Completing it here would be a collective that no other rank may join.
-                if self._tell is not None:
-                    self._tell(
+                if self._notify is not None:
+                    self._notify(
                         "off", f"{name} is a partial or sharded DTensor: log its full_tensor()"
                     )
                 return

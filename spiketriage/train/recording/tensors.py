@@ -29,12 +29,8 @@ class TensorDigest:
 
 
 def digest(tensor: Tensor) -> TensorDigest:
-    """Digest of `tensor` (any dtype, shape, device).
-
-    On an accelerator this copies to the host first.
-    """
-    held = tensor.detach()
-    held = held if held.device.type == "cpu" else held.cpu()
+    """Digest of `tensor` (any dtype, shape, device); on an accelerator, of its copy here."""
+    held = tensor.detach().cpu()
     return TensorDigest(digest=digest_only(held), finite=is_finite(held))
 
 
@@ -53,19 +49,16 @@ def is_finite(tensor: Tensor) -> bool:
     held = tensor.detach()
     if held.dtype in _NUMPY_FLOATS:
         array = _array(held)
-        with np.errstate(
-            all="ignore"
-        ):  # an overflow here means only that each element is looked at
+        # An overflow here means only that each element is looked at.
+        with np.errstate(all="ignore"):
             return math.isfinite(np.dot(array, array)) or bool(np.isfinite(array).all())
     if not (held.is_floating_point() or held.is_complex()):
         return True
     if held.is_complex():
-        flat = torch.view_as_real(held)
-    else:
-        flat = held
-    # torch has no isfinite for 8-bit floats
-    finite = torch.isfinite(flat.float() if flat.dtype.itemsize == 1 else flat).all()
-    return bool(finite.numpy())
+        held = torch.view_as_real(held)
+    if held.dtype.itemsize == 1:
+        held = held.float()  # torch has no isfinite for 8-bit floats
+    return bool(torch.isfinite(held).all().numpy())
 
 
 def hex_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
@@ -84,9 +77,7 @@ def _array(held: Tensor) -> np.ndarray[Any, Any]:
 
 
 def local_key(name: str, value: Tensor) -> str:
-    """The name under which this rank's own piece of a tensor goes into the chain.
-
-    Equal pieces share it.
+    """The name of this rank's piece of a tensor in the chain; equal pieces share it.
 
     A DTensor's local shard is `<name>@<mesh dim>=<coordinate>,…`, with one term for each mesh
     dimension along which it is sharded or partial; replicas hold the same piece and have the same
@@ -106,10 +97,7 @@ def local_part(value: Tensor) -> Tensor:
 
 
 def is_dtensor(value: Tensor) -> bool:
-    """Whether `value` is a DTensor.
-
-    Asks by duck, since importing DTensor costs a second that most jobs do not need.
-    """
+    """Whether `value` is a DTensor, asked by its attributes: importing the class costs a second."""
     if type(value) is Tensor or type(value) is Parameter:
         return False
     return (

@@ -27,10 +27,7 @@ TINY = 1e-30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """This rank's part per tensor, all fp64 (P,).
-
-    Squared change (scaled up from the sample), Σ g²/v̂, and its count.
-    """
+    """This rank's squared change (scaled up from a sample), Σ g²/v̂, and its count, fp64 (P,)."""
 
     squared_change_P: Tensor
     ratio_P: Tensor
@@ -46,9 +43,8 @@ class UpdateWatch:
         self._layouts: dict[int, _Layout] = {}
         self._layout: _Layout | None = None
         self._before = _Room(rows=(), targets=())
-        self._whole: list[
-            tuple[int, Tensor]
-        ] = []  # place and copy of each large tensor that is measured whole
+        # Place and copy of each large tensor that is measured whole.
+        self._whole: list[tuple[int, Tensor]] = []
         self._betas_of: list[Any] = []
         self._betas_P = torch.zeros(0)
         self._steps_P: Tensor | None = None
@@ -56,12 +52,12 @@ class UpdateWatch:
     @torch.no_grad()
     def keep(self, stride: int) -> None:
         """Copy what will be compared: all elements, or 1 in `stride` of the large tensors."""
-        held = [local_part(one) for one in self.parameters]
+        parts = [local_part(parameter) for parameter in self.parameters]
         if stride not in self._layouts:
-            self._layouts[stride] = _Layout(held, stride)
+            self._layouts[stride] = _Layout(parts, stride)
         self._layout = self._layouts[stride]
-        self._before = self._layout.gather("before", held)
-        self._whole = [(place, _flat(held[place]).clone()) for place in self._layout.whole]
+        self._before = self._layout.gather("before", parts)
+        self._whole = [(place, _flat(parts[place]).clone()) for place in self._layout.whole]
 
     @torch.no_grad()
     def sums(self) -> Sums | None:
@@ -74,14 +70,14 @@ class UpdateWatch:
         if layout is None:
             return None
         self._layout = None  # the next update is compared with what is kept then
-        states = [self.optimizer.state.get(one, {}) for one in self.parameters]
-        grads = [one.grad for one in self.parameters]
+        states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
+        grads = [parameter.grad for parameter in self.parameters]
         seconds: list[Tensor | None] = [state.get("exp_avg_sq") for state in states]
         both = [
             grad is not None and second is not None
             for grad, second in zip(grads, seconds, strict=True)
         ]
-        change = layout.gather("now", [local_part(one) for one in self.parameters])
+        change = layout.gather("now", [local_part(parameter) for parameter in self.parameters])
         gradient = layout.gather("grad", _where(grads, both))
         ratio = layout.gather("second", _where(seconds, both))
         # in place of what was gathered, and a part at a time: few enough elements for one thread
@@ -97,15 +93,12 @@ class UpdateWatch:
         changes, ratios = _norms(change.rows), _norms(gradient.rows)
         for place, before_N in self._whole:
             changes.append(_norm(_flat(local_part(self.parameters[place])) - before_N))
-            g_N, v_N = (
-                _flat(local_part(one)) if one is not None else None
-                for one in (grads[place], seconds[place])
-            )
-            ratios.append(
-                torch.zeros_like(changes[-1])
-                if g_N is None or v_N is None
-                else _norm(_over_root(g_N, v_N))
-            )
+            grad, second = grads[place], seconds[place]
+            if grad is None or second is None:
+                ratios.append(torch.zeros_like(changes[-1]))
+            else:
+                g_N, v_N = _flat(local_part(grad)), _flat(local_part(second))
+                ratios.append(_norm(_over_root(g_N, v_N)))
         self._whole = []
         ratio_P = torch.cat(ratios)[layout.order_P].square()
         if any(both):
@@ -120,30 +113,27 @@ class UpdateWatch:
     def steps(self) -> Tensor | None:
         """The optimizer's step counters, fp64, of the tensors that have one; None when none has."""
         states = self.optimizer.state
-        taken, self._steps_P = self._steps_P, None
-        if (
-            taken is not None
-            and len(taken) == len(states)
-            and all("step" in one for one in states.values())
-        ):
-            return taken  # just gathered for the corrections, and of all tensors
-        found = [state["step"] for state in states.values() if "step" in state]
-        return _stacked(found) if found else None
+        gathered, self._steps_P = self._steps_P, None
+        counters = [state["step"] for state in states.values() if "step" in state]
+        if not counters:
+            return None
+        if gathered is not None and len(gathered) == len(states) == len(counters):
+            return gathered  # just gathered for the corrections, and of all tensors
+        return _stacked(counters)
 
     def _corrections(self, states: Sequence[Mapping[str, Any]]) -> Tensor:
         """1 − beta2^step of each tensor, fp64 (P,)."""
         groups = self.optimizer.param_groups
         key = [(len(group["params"]), group.get("betas", (0.0, 0.0))[1]) for group in groups]
         if any(isinstance(beta, Tensor) for _, beta in key) or self._betas_of != key:
-            beta2 = {
-                id(one): group.get("betas", (0.0, 0.0))[1]
-                for group in groups
-                for one in group["params"]
-            }
-            betas = [
-                torch.as_tensor(beta2.get(id(one), 0.0), dtype=torch.float64)
-                for one in self.parameters
-            ]
+            beta2: dict[int, Any] = {}
+            for group in groups:
+                for parameter in group["params"]:
+                    beta2[id(parameter)] = group.get("betas", (0.0, 0.0))[1]
+            betas = []
+            for parameter in self.parameters:
+                beta = beta2.get(id(parameter), 0.0)
+                betas.append(torch.as_tensor(beta, dtype=torch.float64))
             self._betas_P, self._betas_of = torch.stack(betas), key
         self._steps_P = _stacked([state.get("step", 0) for state in states])
         return 1.0 - self._betas_P.to(self._steps_P.device) ** self._steps_P
@@ -151,10 +141,7 @@ class UpdateWatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Tensors of one shape that are measured together.
-
-    `num_runs` of `SAMPLE_RUN` elements of each, or 0 for all.
-    """
+    """Tensors of one shape, measured together: `num_runs` runs of each, or all elements (0)."""
 
     places: tuple[int, ...]
     shape: tuple[int, ...]
@@ -168,15 +155,14 @@ class _Part:
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        return (self.num_runs, SAMPLE_RUN) if self.num_runs else self.shape
+        if self.num_runs:
+            return (self.num_runs, SAMPLE_RUN)
+        return self.shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Room:
-    """Where measured elements are gathered, a part each.
-
-    `rows` (G, N), `targets` the same as (G, *shape copied).
-    """
+    """Where a part's elements are gathered: `rows` (G, N), `targets` the same as (G, *shape)."""
 
     rows: tuple[Tensor, ...]
     targets: tuple[Tensor, ...]
@@ -185,54 +171,56 @@ class _Room:
 class _Layout:
     """Which elements are measured, and room for those of all small and sampled tensors.
 
-    The count of operations is what costs: one copy a shape.
+    The number of operations is what costs, so there is one copy a shape.
     """
 
     def __init__(self, tensors: Sequence[Tensor], stride: int) -> None:
         self.stride = stride
         self.parts = _parts(tensors, stride)
-        self.whole = [at for at, one in enumerate(tensors) if stride == 1 and one.numel() >= SMALL]
-        flat = [*(place for part in self.parts for place in part.places), *self.whole]
-        device = tensors[0].device
-        self.order_P = torch.tensor(sorted(range(len(flat)), key=flat.__getitem__), device=device)
-        self.measured = [max(one.numel(), 1) for one in tensors]
+        self.whole: list[int] = []
+        if stride == 1:
+            self.whole = [at for at, tensor in enumerate(tensors) if tensor.numel() >= SMALL]
+        sizes = [max(tensor.numel(), 1) for tensor in tensors]
+        self.measured = list(sizes)
+        visited: list[int] = []
         for part in self.parts:
+            visited += part.places
             for place in part.places:
                 self.measured[place] = max(part.num_measured, 1)
-        shares = [
-            max(one.numel(), 1) / num for one, num in zip(tensors, self.measured, strict=True)
-        ]
+        visited += self.whole
+        device = tensors[0].device
+        order = sorted(range(len(visited)), key=visited.__getitem__)
+        self.order_P = torch.tensor(order, device=device)
+        shares = [size / num for size, num in zip(sizes, self.measured, strict=True)]
         self.scale_P = torch.tensor(shares, dtype=torch.float64, device=device)
         self._device = device
         self._rooms: dict[str, _Room] = {}
         self._views: dict[tuple[bool, int], tuple[int, Tensor]] = {}
 
     def gather(self, what: str, tensors: Sequence[Tensor | None]) -> _Room:
-        """The measured elements, fp32 or fp64.
-
-        The next call for `what` overwrites them. None counts as zeros.
-        """
+        """The measured elements, fp32 or fp64, until the next call for `what`; None is zeros."""
         room = self._rooms.get(what) or self._make_room(what)
         for part, target in zip(self.parts, room.targets, strict=True):
             sources = [self._measured(what, place, tensors[place], part) for place in part.places]
-            there = [source for source in sources if source is not None]
-            if len(there) == len(sources):
-                torch.stack(there, out=target)  # casts too
+            present = [source for source in sources if source is not None]
+            if len(present) == len(sources):
+                torch.stack(present, out=target)  # casts too
                 continue
             for row, source in zip(target, sources, strict=True):
-                row.zero_() if source is None else row.copy_(source)
+                if source is None:
+                    row.zero_()
+                else:
+                    row.copy_(source)
         return room
 
     def _make_room(self, what: str) -> _Room:
-        rows = tuple(
-            torch.zeros(len(part.places), part.num_measured, dtype=_wide(part), device=self._device)
-            for part in self.parts
-        )
-        targets = [
-            row.view(len(part.places), *part.row_shape)
-            for row, part in zip(rows, self.parts, strict=True)
-        ]
-        self._rooms[what] = _Room(rows=rows, targets=tuple(targets))
+        rows, targets = [], []
+        for part in self.parts:
+            size = (len(part.places), part.num_measured)
+            row = torch.zeros(size, dtype=_wide(part), device=self._device)
+            rows.append(row)
+            targets.append(row.view(len(part.places), *part.row_shape))
+        self._rooms[what] = _Room(rows=tuple(rows), targets=tuple(targets))
         return self._rooms[what]
 
     def _measured(self, what: str, place: int, tensor: Tensor | None, part: _Part) -> Tensor | None:
@@ -244,32 +232,31 @@ class _Layout:
             return seen[1]
         size, strides = (part.num_runs, SAMPLE_RUN), (SAMPLE_RUN * self.stride, 1)
         view = torch.as_strided(tensor.contiguous(), size, strides)
-        if (
-            what != "grad" and tensor.is_contiguous()
-        ):  # a view of a gradient would keep its memory after zero_grad
+        if what != "grad" and tensor.is_contiguous():
+            # A view of a gradient would keep its memory after zero_grad.
             self._views[key] = (tensor.data_ptr(), view)
         return view
 
 
 def _parts(tensors: Sequence[Tensor], stride: int) -> tuple[_Part, ...]:
-    """Equal shapes together, since small ones cost more to visit than to measure.
-
-    Large whole ones are left out.
-    """
+    """Equal shapes together, since small ones cost more to visit than to measure; no large ones."""
     placed: dict[tuple[tuple[int, ...], torch.dtype], list[int]] = {}
     for index, tensor in enumerate(tensors):
         if stride > 1 or tensor.numel() < SMALL:
             placed.setdefault((tuple(tensor.shape), tensor.dtype), []).append(index)
-    return tuple(
-        _Part(
-            places=tuple(places),
-            shape=shape,
-            dtype=dtype,
-            num_elements=math.prod(shape),
-            num_runs=_num_runs(math.prod(shape), stride),
+    parts = []
+    for (shape, dtype), places in placed.items():
+        num = math.prod(shape)
+        parts.append(
+            _Part(
+                places=tuple(places),
+                shape=shape,
+                dtype=dtype,
+                num_elements=num,
+                num_runs=_num_runs(num, stride),
+            )
         )
-        for (shape, dtype), places in placed.items()
-    )
+    return tuple(parts)
 
 
 def _wide(part: _Part) -> torch.dtype:
@@ -286,7 +273,9 @@ def _num_runs(num_elements: int, stride: int) -> int:
 def _flat(tensor: Tensor) -> Tensor:
     """A whole tensor as one vector, in place where it is contiguous."""
     flat = tensor.reshape(-1)
-    return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
+    if flat.dtype in (torch.float32, torch.float64):
+        return flat
+    return flat.float()
 
 
 def _over_root(g_N: Tensor, v_N: Tensor) -> Tensor:
@@ -294,10 +283,13 @@ def _over_root(g_N: Tensor, v_N: Tensor) -> Tensor:
 
 
 def _where(tensors: Sequence[Tensor | None], both: Sequence[bool]) -> list[Tensor | None]:
-    return [
-        local_part(one) if ok and one is not None else None
-        for one, ok in zip(tensors, both, strict=True)
-    ]
+    parts: list[Tensor | None] = []
+    for tensor, is_there in zip(tensors, both, strict=True):
+        if is_there and tensor is not None:
+            parts.append(local_part(tensor))
+        else:
+            parts.append(None)
+    return parts
 
 
 def _stacked(steps: Sequence[Any]) -> Tensor:
@@ -305,9 +297,8 @@ def _stacked(steps: Sequence[Any]) -> Tensor:
     if all(isinstance(step, Tensor) for step in steps):
         return torch.stack(list(steps)).detach().double()
     device = next((step.device for step in steps if isinstance(step, Tensor)), torch.device("cpu"))
-    return torch.stack(
-        [torch.as_tensor(step, dtype=torch.float64, device=device) for step in steps]
-    )
+    counters = [torch.as_tensor(step, dtype=torch.float64, device=device) for step in steps]
+    return torch.stack(counters)
 
 
 def _norms(rows: Sequence[Tensor]) -> list[Tensor]:

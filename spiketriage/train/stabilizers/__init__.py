@@ -50,15 +50,15 @@ class Stabilizer:
 def described(module: str) -> Stabilizer:
     """The constants `NAME`, `REMOVES`, `COST`, `WHEN` of a member's file, without importing it."""
     tree = ast.parse((_TRAIN / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
-    told = {}
+    constants = {}
     for node in tree.body:
         if (
             isinstance(node, ast.Assign)
             and isinstance(node.targets[0], ast.Name)
             and node.targets[0].id in _WORDS
         ):
-            told[node.targets[0].id] = ast.literal_eval(node.value)
-    return Stabilizer(module=module, **{word.lower(): told[word] for word in _WORDS})
+            constants[node.targets[0].id] = ast.literal_eval(node.value)
+    return Stabilizer(module=module, **{word.lower(): constants[word] for word in _WORDS})
 
 
 _TRAIN = Path(__file__).parent.parent

@@ -94,7 +94,7 @@ def cross_entropy_sum(
     """
     _same_shape(logits_BLV, labels_BL)
     objective, sums_3 = _terms(logits_BLV.flatten(0, -2), labels_BL.flatten(), z_coefficient, cap)
-    return _told(objective, sums_3, labels_BL)
+    return _token_loss(objective, sums_3, labels_BL)
 
 
 def linear_cross_entropy_sum(
@@ -125,7 +125,7 @@ def linear_cross_entropy_sum(
     objective, sums_3 = _Chunked.apply(  # type: ignore[no-untyped-call]
         hidden_BLD.flatten(0, -2), weight_VD, labels_BL.flatten(), z_coefficient, cap, chunk_tokens
     )
-    return _told(objective, sums_3, labels_BL)
+    return _token_loss(objective, sums_3, labels_BL)
 
 
 def global_count(num_valid: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
@@ -234,7 +234,7 @@ def _same_shape(values: Tensor, labels: Tensor) -> None:
         raise UsageError(f"labels {tuple(labels.shape)} do not fit rows of {tuple(values.shape)}")
 
 
-def _told(objective: Tensor, sums_3: Tensor, labels: Tensor) -> TokenLoss:
+def _token_loss(objective: Tensor, sums_3: Tensor, labels: Tensor) -> TokenLoss:
     return TokenLoss(
         objective_sum=objective,
         ce_sum=sums_3[0],

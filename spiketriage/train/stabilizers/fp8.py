@@ -179,14 +179,13 @@ class DelayedScale:
             then.
         """
         for name, mine in self.state_tensors(prefix).items():
-            found = stored.get(name)
-            if found is None or found.shape != mine.shape or found.dtype != mine.dtype:
-                if found is None:
-                    seen = None
-                else:
-                    seen = (tuple(found.shape), found.dtype)
+            saved = stored.get(name)
+            kind = None
+            if saved is not None:
+                kind = (tuple(saved.shape), saved.dtype)
+            if kind != (tuple(mine.shape), mine.dtype):
                 raise EvidenceError(
-                    f"{name}: expected {tuple(mine.shape)} {mine.dtype}, found {seen}"
+                    f"{name}: expected {tuple(mine.shape)} {mine.dtype}, found {kind}"
                 )
         self.history_A = stored[f"{prefix}/amax_history"].to(self.scale.device, copy=True)
         self.scale = stored[f"{prefix}/scale"].to(self.scale.device, copy=True)

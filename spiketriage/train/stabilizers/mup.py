@@ -178,11 +178,11 @@ def _outputs(model: nn.Module, layers: Sequence[str], inputs: Any) -> dict[str, 
 
         return hook
 
-    found = dict(model.named_modules())
-    missing = [layer for layer in layers if layer not in found]
+    modules = dict(model.named_modules())
+    missing = [layer for layer in layers if layer not in modules]
     if missing:
         raise UsageError(f"the model has no layers {missing}")
-    handles = [found[layer].register_forward_hook(keep(layer)) for layer in layers]
+    handles = [modules[layer].register_forward_hook(keep(layer)) for layer in layers]
     try:
         with torch.no_grad():
             model(inputs)

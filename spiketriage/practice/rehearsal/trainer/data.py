@@ -1,6 +1,4 @@
-"""Documents from shards, packed into rows.
-
-The sampler with its cursor, the reader, and the builder of tensors.
+"""Documents from shards, packed into rows: the sampler, the reader, and the builder of tensors.
 
 Shapes: M rows of a microbatch, T positions. The reader never alters a byte; what it consumed is
 digested as consumed.
@@ -81,10 +79,7 @@ class Sampler:
         self.cursor = {"step": 0, "position": 0}
 
     def draw(self, step: int) -> list[Any]:
-        """Every rank's batch name for `step`, which must not lie before the cursor.
-
-        Moves the cursor behind it.
-        """
+        """Every rank's batch name for `step`, from the cursor on, which moves behind it."""
         if step <= self.cursor["step"]:
             raise ValueError(f"step {step} lies before the cursor at step {self.cursor['step']}")
         while True:
@@ -96,7 +91,9 @@ class Sampler:
     def _rank_batch(self, step: int) -> dict[str, Any]:
         pack = self.short.get(step, self.config.pack_tokens)
         num_rows = self.config.micro_tokens // pack
-        micros = [[self._row(pack) for _ in range(num_rows)] for _ in range(self.config.num_micro)]
+        micros = []
+        for _ in range(self.config.num_micro):
+            micros.append([self._row(pack) for _ in range(num_rows)])
         return {"pack_tokens": pack, "micros": micros}
 
     def _row(self, pack: int) -> list[str]:
@@ -135,20 +132,15 @@ class Reader:
 
 
 def build(raw: Raw) -> Batch:
-    """Tensors of every microbatch.
-
-    Rows hold documents end to end, each ended by EOS and cut at the row's end.
-    """
-    pack = raw.ids["pack_tokens"]
-    micros = tuple(
-        _micro([[raw.content[name] for name in row] for row in rows], pack)
-        for rows in raw.ids["micros"]
-    )
-    return Batch(
-        ids=raw.ids,
-        digests={name: of_bytes(data) for name, data in raw.content.items()},
-        micros=micros,
-    )
+    """Tensors of every microbatch: documents end to end, each with EOS, cut at the row's end."""
+    micros = []
+    for rows in raw.ids["micros"]:
+        contents = []
+        for row in rows:
+            contents.append([raw.content[name] for name in row])
+        micros.append(_micro(contents, raw.ids["pack_tokens"]))
+    digests = {name: of_bytes(data) for name, data in raw.content.items()}
+    return Batch(ids=raw.ids, digests=digests, micros=tuple(micros))
 
 
 def _micro(rows: list[list[bytes]], pack: int) -> Micro:

@@ -41,10 +41,7 @@ class Mixture(nn.Module):
     def forward(
         self, hidden_BTF: Tensor, inputs_BTD: Tensor, valid_BT: Tensor, trace: Trace
     ) -> Tensor:
-        """Hidden features times the gate of their expert.
-
-        The router reads what the MLP reads, in fp32.
-        """
+        """Hidden features times their expert's gate; the router reads the MLP's input, in fp32."""
         logits_NE = self.router(inputs_BTD).flatten(0, 1)
         routing = self.balance.route(logits_NE, valid_BT.flatten(), NUM_CHOSEN)
         trace.routed.append(Routed(logits_NE=logits_NE, routing=routing))
@@ -55,8 +52,10 @@ class Mixture(nn.Module):
 
 def router_penalty(trace: Trace) -> Tensor | float:
     """Weighted z-loss of all routers, summed over tokens as the loss is; 0 without experts."""
-    parts = (router_z_loss_sum(one.logits_NE, one.routing.valid_N)[0] for one in trace.routed)
-    return Z_COEFFICIENT * sum(parts)
+    total: Tensor | float = 0.0
+    for routed in trace.routed:
+        total = total + router_z_loss_sum(routed.logits_NE, routed.routing.valid_N)[0]
+    return Z_COEFFICIENT * total
 
 
 def record_routers(
@@ -67,19 +66,16 @@ def record_routers(
         routed = [trace.routed[layer] for trace in traces]
         record_router(
             record,
-            torch.cat([one.logits_NE for one in routed]),
-            torch.cat([one.routing.expert_NC for one in routed]),
-            valid_N=torch.cat([one.routing.valid_N for one in routed]),
+            torch.cat([micro.logits_NE for micro in routed]),
+            torch.cat([micro.routing.expert_NC for micro in routed]),
+            valid_N=torch.cat([micro.routing.valid_N for micro in routed]),
             bias_E=mixture.balance.bias_E,
             is_sigmoid=True,
         )
 
 
 def balance(mixtures: Sequence[Mixture], traces: Sequence[Trace]) -> None:
-    """Move every bias once, by the load of a step that was taken, of all ranks.
-
-    Collective where there are experts.
-    """
+    """Move every bias once, by the load of all ranks in a step that was taken; collective."""
     for layer, mixture in enumerate(mixtures):
         loads = [load(trace.routed[layer].routing, NUM_EXPERTS) for trace in traces]
         mixture.balance.update(torch.stack(loads).sum(0))

@@ -27,10 +27,7 @@ HISTORY_LEN = 16  # passes, of which a step has one a microbatch
 
 
 class Fp8Linear(Linear):
-    """Inputs and weight in E4M3, the gradient in E5M2.
-
-    Amax is that of all ranks, so that histories are equal.
-    """
+    """Inputs and weight in E4M3, the gradient in E5M2; amax is that of all ranks together."""
 
     def __init__(self, num_inputs: int, num_outputs: int, place: str) -> None:
         super().__init__(num_inputs, num_outputs, place)
@@ -61,11 +58,10 @@ def linear_class(config: Config) -> type[Linear]:
 
 def scale_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Copies of every scale and amax history by name, fp32; empty without FP8."""
-    result: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for prefix, scales in _scales(model):
-        for name, tensor in scales.state_tensors(prefix).items():
-            result[name] = tensor
-    return result
+        tensors |= scales.state_tensors(prefix)
+    return tensors
 
 
 def put_scale_tensors(model: nn.Module, stored: Mapping[str, Tensor]) -> None:
@@ -79,10 +75,7 @@ def put_scale_tensors(model: nn.Module, stored: Mapping[str, Tensor]) -> None:
 
 
 def record_casts(trace: Trace, number: int, num_micro: int, record: StepRecorder) -> None:
-    """The FP8 vectors of microbatch `number` of a step, after its backward pass.
-
-    One value a cast, in their order.
-    """
+    """The FP8 vectors of microbatch `number`, after its backward: a value a cast, in order."""
     for cast in trace.casts:
         record_fp8(
             record,
@@ -97,7 +90,7 @@ def record_casts(trace: Trace, number: int, num_micro: int, record: StepRecorder
 def delay_steps(history_A: Tensor, number: int, num_micro: int) -> int:
     """How many steps before microbatch `number` the largest amax of the history was seen.
 
-    0 also where nothing was seen yet.
+    It is 0 where nothing was seen yet.
     """
     if not history_A.any():
         return 0

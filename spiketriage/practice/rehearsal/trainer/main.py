@@ -1,6 +1,4 @@
-"""Production entry of the reference trainer, started by torchrun.
-
-Resume from the newest generation and train.
+"""Production entry of the reference trainer, started by torchrun: resume and train.
 
 It never skips, retries or judges a step, unless its `guard` is turned on.
 """

@@ -67,10 +67,12 @@ class Block(nn.Module):
         self.out = linear(width, width, f"{place}.out")
         self.up = linear(width, 4 * width, f"{place}.up")
         self.down = linear(4 * width, width, f"{place}.down")
-        self.mixture = Mixture(config) if "router-balance" in config.stabilizers else None
-        self.qk_norm = (
-            QKNorm(width // config.num_heads) if "qk-norm" in config.stabilizers else None
-        )
+        self.mixture: Mixture | None = None
+        if "router-balance" in config.stabilizers:
+            self.mixture = Mixture(config)
+        self.qk_norm: QKNorm | None = None
+        if "qk-norm" in config.stabilizers:
+            self.qk_norm = QKNorm(width // config.num_heads)
         self.capped = "softcap" in config.stabilizers
 
     def forward(self, x_BTD: Tensor, masks: Masks, how: Pass, trace: Trace) -> Tensor:
@@ -135,7 +137,7 @@ class GPT(nn.Module):
     @property
     def mixtures(self) -> list[Mixture]:
         """The mixtures of experts in the order of the layers; none in a dense model."""
-        return [one for one in self.modules() if isinstance(one, Mixture)]
+        return [module for module in self.modules() if isinstance(module, Mixture)]
 
     def forward(self, tokens_BT: Tensor, masks: Masks, how: Pass, trace: Trace) -> Tensor:
         """Logits (B, T, V) in fp32."""

@@ -37,10 +37,7 @@ class Masks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cast:
-    """One tensor on its way into 8 bits.
-
-    Fp32 `scale` () and `history_A` as they were, before it was learned.
-    """
+    """One tensor on its way into 8 bits; `scale` () and `history_A`, fp32, as they were before."""
 
     values: Tensor
     scale: Tensor
@@ -58,10 +55,7 @@ class Routed:
 
 @dataclass(slots=True)
 class Trace:
-    """One activation, rms and attention maximum a layer.
-
-    Every cast to 8 bits, every router in order of the layers.
-    """
+    """By layer: activation, rms, attention maximum, casts to 8 bits, and what the router did."""
 
     activations: dict[str, Tensor] = field(default_factory=dict)
     rms: list[float] = field(default_factory=list)

@@ -1,6 +1,4 @@
-"""One rank of the reference trainer, as a `spiketriage.train.harness.Harness`.
-
-Production and replay run the same code.
+"""One rank of the reference trainer, as a harness: production and replay run the same code.
 
 Shapes: M rows, T positions, V vocabulary, N flattened parameters. It never decides whether a step
 was good.
@@ -11,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +82,12 @@ class Trainer:
         self.loaded_step = 0
         self.last_step = 0
         self.num_tokens = 0
-        self.scale = (
-            dynamic.ScaleState(scale=1024.0) if "loss-scale" in config.stabilizers else None
-        )
-        self.guard = Guard(GUARD_POLICY) if "guard" in config.stabilizers else None
+        self.scale: dynamic.ScaleState | None = None
+        if "loss-scale" in config.stabilizers:
+            self.scale = dynamic.ScaleState(scale=1024.0)
+        self.guard: Guard | None = None
+        if "guard" in config.stabilizers:
+            self.guard = Guard(GUARD_POLICY)
 
     def environment(self) -> Identity:
         """Identity of this process."""
@@ -130,11 +130,11 @@ class Trainer:
 
     def state(self) -> RankState:
         """Everything that this rank needs to continue, as it stands in memory."""
-        held = capture(self.model, self.optimizer)
+        tensors = capture(self.model, self.optimizer)
         return RankState(
-            params=held.params,
-            optimizer=held.optimizer,
-            buffers={**held.buffers, **scale_tensors(self.model)},
+            params=tensors.params,
+            optimizer=tensors.optimizer,
+            buffers={**tensors.buffers, **scale_tensors(self.model)},
             scheduler={"last_step": self.scheduler_step(self.last_step)},
             scaler={} if self.scale is None else self.scale.to_json(),
             guard={} if self.guard is None else self.guard.state(),
@@ -144,7 +144,7 @@ class Trainer:
             num_tokens=self.num_tokens,
         )
 
-    def save(self, checkpoints: Path) -> Path:
+    def save(self, generations_folder: Path) -> Path:
         """Write the generation of the last step; collective."""
         identity = self.environment()
         provenance = Provenance(
@@ -155,7 +155,9 @@ class Trainer:
             config_digest=identity.config_digest,
             index_digest=of_file(self.index),
         )
-        return save(checkpoints, step=self.last_step, state=self.state(), provenance=provenance)
+        return save(
+            generations_folder, step=self.last_step, state=self.state(), provenance=provenance
+        )
 
     def ids(self, step: int) -> Any:
         """This rank's batch at `step`, from the loaded cursor on."""
@@ -201,12 +203,11 @@ class Trainer:
 
     def forward_backward(self, batch: Batch, overrides: Overrides, record: StepRecorder) -> None:
         """One pass on the current state; the state is left as it was."""
-        how = Pass(
-            precision=DEPLOYED.precision
-            if overrides.precision == "deployed"
-            else overrides.precision,
-            kernel=DEPLOYED.kernel if overrides.kernel == "deployed" else overrides.kernel,
-        )
+        how = DEPLOYED
+        if overrides.precision != "deployed":
+            how = replace(how, precision=overrides.precision)
+        if overrides.kernel != "deployed":
+            how = replace(how, kernel=overrides.kernel)
         record.tensors("params_before", self.params)
         scales = scale_tensors(self.model)
         self._gradients(batch, how, self.last_step + 1, record)
@@ -253,10 +254,7 @@ class Trainer:
         return Gradients(by_name=reduced, num_valid=int(totals[0]), traces=traces)
 
     def _take_gradients(self, scale: float) -> dict[str, Tensor]:
-        """Accumulated gradients, unscaled, in the order in which the backward pass reached them.
-
-        Clears them.
-        """
+        """Take the accumulated gradients, unscaled, in the order of the backward pass."""
         taken = {}
         for name, parameter in reversed(self.params.items()):
             if parameter.grad is not None:
@@ -320,9 +318,7 @@ class Trainer:
         return taken
 
     def _may_update(self, step: int, lr: float, record: StepRecorder) -> bool:
-        """Whether this update is taken.
-
-        Not where the loss scale overflowed, and not where the guard skips.
+        """Whether this update is taken: not where the loss scale overflowed or the guard skips.
 
         The norm is of the reduced gradient and so equal on all ranks: nonfinite on one is nonfinite
         on each.

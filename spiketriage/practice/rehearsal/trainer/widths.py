@@ -1,6 +1,4 @@
-"""What depends on the model's width.
-
-First weights, the optimizer's rates, and readouts, by μP if it is turned on.
+"""What depends on the model's width: first weights, the optimizer's rates, and readouts.
 
 It never scales attention: models of this family keep their head width, so 1/√K is that of the base
 model too.
@@ -40,10 +38,7 @@ class Readout(nn.Module):
 
 
 def base_width(config: Config) -> int:
-    """The width whose settings the run takes over.
-
-    Its own without μP, where every factor is exactly 1.
-    """
+    """The width whose settings the run takes over: its own without μP, with factors of 1."""
     if "mup" in config.stabilizers:
         return BASE_WIDTH
     return config.d_model
@@ -60,10 +55,9 @@ def scale_initial_(named: Iterable[tuple[str, Tensor]], config: Config) -> None:
     base = base_width(config)
     # Scaled init knows the fan-in of this width: the base model would have drawn with √m times its
     # std.
+    to_base = 1.0
     if "scaled-init" in config.stabilizers:
         to_base = math.sqrt(config.d_model / base)
-    else:
-        to_base = 1.0
     for name, weight in named:
         if weight.dim() >= 2:
             role = role_of(name, weight, inputs=INPUTS, outputs=outputs(config))
