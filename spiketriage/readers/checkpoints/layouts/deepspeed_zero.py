@@ -311,7 +311,7 @@ def _unnamed(rows: Mapping[int, Sequence[Flat]], state: str, part: str) -> Itera
 
 
 def _missing(names: Sequence[str], models: Mapping[int, ModelState]) -> list[str]:
-    """What DeepSpeed's own rule misses: one optimizer file for each data- and model-parallel rank."""
+    """What is not there, by DeepSpeed's own rule: a file of every data- and model-parallel rank."""
     if not models:
         return ["there is no readable *_model_states.pt"]
     first = next(iter(models.values()))
