@@ -1,4 +1,4 @@
-"""Bounds the memory that unpickling may take, so that a hostile pickle fails instead of the machine.
+"""Bounds the memory that unpickling may take: a hostile pickle fails, and the machine does not.
 
 This module never bounds for good: the limit that was there before comes back.
 """

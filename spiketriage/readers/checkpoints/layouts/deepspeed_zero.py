@@ -125,8 +125,9 @@ def _add_layer(builder: CheckpointBuilder, source: Source, prefix: str) -> None:
         add_parameters(builder, file.value, source, prefix=prefix)
 
 
-def _source(folder: Path, name: str, found: re.Match[str]) -> Source:
-    return Source(path=folder / name, relative=name, rank=int(found["dp"]) if found["dp"] else None)
+def _source(folder: Path, name: str, named: re.Match[str]) -> Source:
+    rank = int(named["dp"]) if named["dp"] else None
+    return Source(path=folder / name, relative=name, rank=rank)
 
 
 def _part(mp: str, names: Sequence[str]) -> str:
