@@ -1,6 +1,4 @@
-"""Loads a pickle into inert objects.
-
-Plain containers and scalars stay, everything else becomes a `Stub`.
+"""Loads a pickle into inert objects: plain containers and scalars, and a `Stub` for all else.
 
 This module never imports what a pickle names, never calls it, and never lets it take more memory
 than its size allows.
@@ -8,21 +6,18 @@ than its size allows.
 
 from __future__ import annotations
 
-import gc
 import io
 import pickle
-import resource
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import Any, ClassVar
 
 from spiketriage.errors import CorruptFileError, EvidenceError
+from spiketriage.readers.memory_bound import memory_bound
 
 MAX_BYTES = 1 << 30
 MAX_GLOBALS = 10_000
@@ -31,17 +26,11 @@ MAX_DEPTH = 1000
 MAX_TUPLES = 8_000_000  # what a stack of 1.5 GB can hash when all of them are nested
 _STACK_BYTES_A_TUPLE = 192  # measured: about 100 on x86-64
 _FEW_TUPLES = 10_000
-_ALLOWANCE_BYTES = 64 << 20
-_MAX_ALLOWANCE_BYTES = 4 << 30
-_ALLOWANCE_A_BYTE = (
-    60  # an empty dict and its memo slot take 80 bytes for two; 160,000 DCP chunks take 20 a byte
-)
 _OLD_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
-_MAPPINGS = (
-    dict,
-    MappingProxyType,
-)  # all that a load makes; isinstance with the abstract class is slow
+# all that a load makes; isinstance with the abstract class is slow
+_MAPPINGS = (dict, MappingProxyType)
+_MAPPINGS_OR_NONE = (*_MAPPINGS, NoneType)
 _SCALARS = frozenset((str, int, float, bool, bytes, NoneType))
 _LOCK = threading.Lock()
 
@@ -91,9 +80,12 @@ class Stub:
         return f"<{self.qualified}>"
 
 
+_CONTAINERS = (*_MAPPINGS, list, tuple, Stub)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpickled:
-    """What a pickle holds, the names that it asked for in first-seen order, and where in the data it ended."""
+    """What a pickle holds, the names that it asked for in first-seen order, and where it ended."""
 
     value: Any
     globals: tuple[str, ...]
@@ -102,10 +94,7 @@ class Unpickled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """A value that holds no others, and the keys and indices that lead to it.
-
-    `...` stands for what was not walked.
-    """
+    """A value that holds no others, and the way to it; `...` stands for what was not walked."""
 
     path: tuple[str, ...]
     value: Any
@@ -138,25 +127,30 @@ def load(
             where, "pickle", expected=f"at most {MAX_TUPLES} tuples", seen=num_tuples
         )
     job = _Job(data, persistent, rebuild or {})
-    with _LOCK, _bounded(len(data), num_tuples * _STACK_BYTES_A_TUPLE):
+    stack_bytes = num_tuples * _STACK_BYTES_A_TUPLE
+    with _LOCK, memory_bound(len(data), stack_bytes):
         # Hashing nested tuples recurses in C without a check: the stack must be as deep as they
         # could be.
-        job.run_with_stack(
-            num_tuples * _STACK_BYTES_A_TUPLE
-        ) if num_tuples > _FEW_TUPLES else job.run()
+        if num_tuples > _FEW_TUPLES:
+            job.run_with_stack(stack_bytes)
+        else:
+            job.run()
     if job.error is not None:
         error, job.error = job.error, None
         if isinstance(error, EvidenceError):
             raise error
-        seen = type(error).__name__ + (f": {error}"[:200] if str(error) else "")
+        seen = type(error).__name__
+        if str(error):
+            seen += f": {error}"[:200]
         raise CorruptFileError(where, "pickle", expected="an intact pickle", seen=seen) from None
     return Unpickled(value=job.value, globals=tuple(job.names), end=job.end)
 
 
 def attribute(value: object, name: str, default: Any = None) -> Any:
-    """What `name` is in the state of a stub (a dict, or a pair of dict and slots) or in a mapping."""
+    """What `name` is in a mapping, or in a stub's state: a dict, or a pair of dict and slots."""
     if isinstance(value, Stub):
-        for part in value.state if type(value.state) is tuple else (value.state,):
+        parts = value.state if type(value.state) is tuple else (value.state,)
+        for part in parts:
             if isinstance(part, _MAPPINGS) and name in part:
                 return part[name]
         return default
@@ -174,15 +168,7 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
         for number, item in enumerate(value):
             yield str(number), item
     elif isinstance(value, Stub):
-        pair = (
-            type(value.state) is tuple and len(value.state) == 2
-        )  # dict and slots, or another state altogether
-        parts = (
-            value.state
-            if pair and all(isinstance(part, (*_MAPPINGS, NoneType)) for part in value.state)
-            else None
-        )
-        for part in (value.state,) if parts is None else parts:
+        for part in _parts_of_state(value.state):
             if isinstance(part, _MAPPINGS):
                 yield from children(part)
             elif part is not None:
@@ -191,16 +177,24 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
         yield from children(value.items)
 
 
+def _parts_of_state(state: Any) -> tuple[Any, ...]:
+    """The dict and the slots of an object that has both, else the state as a whole."""
+    if type(state) is tuple and len(state) == 2:
+        first, second = state
+        if isinstance(first, _MAPPINGS_OR_NONE) and isinstance(second, _MAPPINGS_OR_NONE):
+            return state
+    return (state,)
+
+
 def key_text(key: object) -> str:
     """A mapping's key as a person would write it; a key that is no scalar by its type alone."""
     if isinstance(key, str):
-        return (
-            key if key.isascii() else key.encode("utf-8", "backslashreplace").decode()
-        )  # lone surrogates print badly
-    small = (
-        isinstance(key, int) and -(1 << 64) < key < 1 << 64
-    )  # the text of a huge one is refused by the language
-    if small or isinstance(key, float):
+        if key.isascii():
+            return key
+        return key.encode("utf-8", "backslashreplace").decode()  # lone surrogates print badly
+    if isinstance(key, int) and -(1 << 64) < key < 1 << 64:
+        return str(key)  # which the language refuses for a huge one
+    if isinstance(key, float):
         return str(key)
     return f"<{type(key).__name__}>"
 
@@ -228,25 +222,24 @@ def walk(
             pair = next(stack[-1], None)
         key, item = pair
         if type(item) not in _SCALARS:
-            closed = id(item) in above or len(path) > MAX_DEPTH
-            below = iter(()) if closed or whole(item) else children(item)
-            first = next(below, None)
-            if first is not None:
-                stack.append(chain((first,), below))
-                path.append(key)
-                opened.append(id(item))
-                above.add(id(item))
-                continue
-            item = ... if closed and isinstance(item, (*_MAPPINGS, list, tuple, Stub)) else item
+            is_closed = id(item) in above or len(path) > MAX_DEPTH
+            if not is_closed and not whole(item):
+                below = children(item)
+                first = next(below, None)
+                if first is not None:
+                    stack.append(chain((first,), below))
+                    path.append(key)
+                    opened.append(id(item))
+                    above.add(id(item))
+                    continue
+            elif is_closed and isinstance(item, _CONTAINERS):
+                item = ...
         yield Leaf(path=(*path[1:], key) if path else (), value=item)
     yield Leaf(path=tuple(path[1:]), value=...)
 
 
 class _Ordered(dict[Any, Any]):
-    """An OrderedDict or a dict subclass.
-
-    The attributes that it may have are dropped (a state_dict's `_metadata`).
-    """
+    """An OrderedDict or a dict subclass, without the attributes that it may have had."""
 
     __slots__ = ()
 
@@ -255,10 +248,7 @@ class _Ordered(dict[Any, Any]):
 
 
 class _Call:
-    """A function as a pickle may hold it.
-
-    It can be called and nothing else (a bare function's defaults can be set).
-    """
+    """A function as a pickle may hold it: to be called, but not to be given other defaults."""
 
     __slots__ = ("_function",)
     _function: Callable[..., Any]
@@ -299,11 +289,9 @@ def _stub_class(qualified: str) -> type[Stub]:
     return type("Stub", (Stub,), {"__slots__": (), "qualified": qualified})
 
 
+_PLAIN = (dict, list, tuple, set, frozenset, int, float, bool, complex, str)
 _ALLOWED: Mapping[str, Any] = {
-    **{
-        f"builtins.{one.__name__}": one
-        for one in (dict, list, tuple, set, frozenset, int, float, bool, complex, str)
-    },
+    **{f"builtins.{plain.__name__}": plain for plain in _PLAIN},
     "builtins.bytes": _Call(_raw),
     "builtins.bytearray": _Call(_raw),
     "_codecs.encode": _Call(_encoded),
@@ -360,9 +348,8 @@ class _Job:
     def run(self) -> None:
         """Load; what goes wrong is kept in `error`."""
         try:
-            stream = io.BufferedReader(
-                io.BytesIO(self._data), 1 << 16
-            )  # with peek, the C unpickler reads ahead
+            # with peek, the C unpickler reads ahead
+            stream = io.BufferedReader(io.BytesIO(self._data), 1 << 16)
             self.value = _Unpickler(self, stream).load()
             self.end = stream.tell()
         except (
@@ -398,33 +385,3 @@ class _Job:
         finally:
             threading.stack_size(before)
         thread.join()
-
-
-@contextmanager
-def _bounded(size_bytes: int, stack_bytes: int) -> Iterator[None]:
-    """Lower the soft limit of the address space to what an honest pickle of that size needs, and keep the gc out."""
-    collecting = gc.isenabled()
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    pages = _num_pages()
-    if pages is not None:
-        allowance = (
-            min(_MAX_ALLOWANCE_BYTES, _ALLOWANCE_BYTES + _ALLOWANCE_A_BYTE * size_bytes)
-            + stack_bytes
-        )
-        bound = pages * resource.getpagesize() + allowance
-        finite = [limit for limit in (*limits, bound) if limit != resource.RLIM_INFINITY]
-        resource.setrlimit(resource.RLIMIT_AS, (min(finite), limits[1]))
-    gc.disable()  # half a million new objects would be visited again and again
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, limits)
-        if collecting:
-            gc.enable()
-
-
-def _num_pages() -> int | None:
-    try:
-        return int(Path("/proc/self/statm").read_bytes().split()[0])
-    except (OSError, ValueError, IndexError):
-        return None  # not Linux: the cap on the size is what bounds it

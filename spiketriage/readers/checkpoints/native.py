@@ -77,11 +77,11 @@ def read_generations(folder: Path, *, verify: bool) -> tuple[GenerationFacts, ..
 
 def by_step(generations: Iterable[GenerationFacts]) -> tuple[GenerationFacts, ...]:
     """Generations by step and name; those whose step is not known come first."""
-    return tuple(
-        sorted(
-            generations, key=lambda facts: (-1 if facts.step is None else facts.step, facts.name)
-        )
-    )
+
+    def order(facts: GenerationFacts) -> tuple[int, str]:
+        return (-1 if facts.step is None else facts.step, facts.name)
+
+    return tuple(sorted(generations, key=order))
 
 
 def read_generation(

@@ -1,6 +1,4 @@
-"""Where the items of a long file end, when a separator says so.
-
-Lines of text, documents of a token stream.
+"""Where the items of a long file end: lines of text, documents of a stream of tokens.
 
 This module never keeps a position for every item: it keeps a count for every block and looks again
 inside one.
@@ -22,7 +20,7 @@ from spiketriage.readers.data.disk import BLOCK_BYTES, blocks, elements, read_ra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Equal elements of `dtype` in the bytes `start` to `end` of a file, cut into items by one value.
+    """Elements of `dtype` in the bytes `start` to `end` of a file, cut into items by one value.
 
     A stream that begins with the separator is taken as one whose items begin with it (llm.c); else
     they end with it (nanoGPT, OLMo, lines of text), and what follows the last separator is an item
@@ -50,8 +48,9 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Borders:
-    """How many separators lie in the blocks of a stream up to each, and whether they open or close its items.
+    """Where a stream is cut: `ends` counts the separators up to the end of each block.
 
+    Items are `opening` with a separator, or end with one, and the last is `closed` if it does too.
     `first_forbidden` is the element at which the forbidden value first is.
     """
 
@@ -64,15 +63,13 @@ class Borders:
     @property
     def num_items(self) -> int:
         """Items of the stream; an empty stream has none."""
-        found = int(self.ends[-1]) if len(self.ends) else 0
+        num_separators = int(self.ends[-1]) if len(self.ends) else 0
         if self.opening or self.closed:
-            return found
-        return found + 1
+            return num_separators
+        return num_separators + 1
 
     def start_of(self, number: int) -> int:
-        """The element at which item `number` starts.
-
-        The end of the stream for the number after the last.
+        """The element at which item `number` starts; for the one after the last, the end.
 
         Raises:
             EvidenceError: the file cannot be read, or has changed.
@@ -129,10 +126,10 @@ def borders(stream: Stream) -> Borders:
         EvidenceError: the file cannot be read.
     """
     try:
-        found = stream.path.stat()
+        state = stream.path.stat()
     except OSError as error:
         raise EvidenceError(f"{stream.path}: cannot be read: {error.strerror or error}") from error
-    return _scanned(stream, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+    return _scanned(stream, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)
 
 
 @lru_cache(maxsize=64)
@@ -145,17 +142,18 @@ def _scanned(stream: Stream, *_state: int) -> Borders:
         values = elements(data, np.dtype(stream.dtype))
         counts.append(int(np.count_nonzero(values == stream.separator)))
         if forbidden is None and stream.forbidden is not None:
-            found = np.flatnonzero(values == stream.forbidden)
-            forbidden = at + int(found[0]) if len(found) else None
+            places = np.flatnonzero(values == stream.forbidden)
+            if len(places):
+                forbidden = at + int(places[0])
         at += len(values)
         if len(values):
             first = int(values[0]) if first is None else first
             last = int(values[-1])
-    empty = last is None
+    is_empty = last is None
     return Borders(
         stream=stream,
         ends=np.cumsum(np.asarray(counts, dtype=np.int64)),
-        opening=stream.may_open and not empty and first == stream.separator,
-        closed=empty or last == stream.separator,
+        opening=stream.may_open and not is_empty and first == stream.separator,
+        closed=is_empty or last == stream.separator,
         first_forbidden=forbidden,
     )

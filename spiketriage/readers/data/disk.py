@@ -26,9 +26,8 @@ from spiketriage.readers.look import look, look_at_file
 
 T = TypeVar("T")
 BLOCK_BYTES = 1 << 20
-MAX_DOCUMENT_BYTES = (
-    1 << 26
-)  # a longer document is damage or a file without borders, and would fill the memory
+# A longer document is damage or a file without borders, and would fill the memory.
+MAX_DOCUMENT_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +78,10 @@ def once_a_file(read: Callable[[Path], T]) -> Callable[[Path], T]:
 
     def ask(path: Path) -> T:
         try:
-            found = path.stat()
+            state = path.stat()
         except OSError as error:
             raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
-        return kept(path, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+        return kept(path, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)
 
     return ask
 
@@ -173,21 +172,18 @@ def place(store: Path, counts: Sequence[int], number: int) -> Placed:
 
 def stored_files(root: Path, paths: Iterable[Path]) -> tuple[StoredFile, ...]:
     """Those of `paths` that can be seen, relative to `root`, with their sizes."""
-    found: list[StoredFile] = []
+    files: list[StoredFile] = []
     for path in paths:
         try:
-            found.append(
-                StoredFile(path=path.relative_to(root).as_posix(), size_bytes=path.stat().st_size)
-            )
+            size_bytes = path.stat().st_size
         except OSError:
             continue  # what cannot be seen is named in `problems` by whoever needs it
-    return tuple(found)
+        files.append(StoredFile(path=path.relative_to(root).as_posix(), size_bytes=size_bytes))
+    return tuple(files)
 
 
 def parts_of(path: Path, suffixes: tuple[str, ...]) -> tuple[Path, ...]:
-    """The files of a store.
-
-    `path` itself, or the files with one of `suffixes` in the folder `path`, by name.
+    """The files of a store: `path` itself, or those with one of `suffixes` in that folder.
 
     Raises:
         EvidenceError: `path` cannot be read.
@@ -195,8 +191,8 @@ def parts_of(path: Path, suffixes: tuple[str, ...]) -> tuple[Path, ...]:
     seen = look(path)
     if not seen.is_folder:
         return (path,)
-    result: list[Path] = []
+    files: list[Path] = []
     for name in seen.names:
         if name.lower().endswith(suffixes) and is_file(path / name):
-            result.append(path / name)
-    return tuple(result)
+            files.append(path / name)
+    return tuple(files)

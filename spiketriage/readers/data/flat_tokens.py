@@ -1,6 +1,4 @@
-"""Reads files that are nothing but token ids.
-
-NanoGPT's `.bin`, llm.c's and modded-nanogpt's shards, OLMo's `.npy`.
+"""Reads files that are nothing but token ids, as nanoGPT, llm.c, modded-nanogpt and OLMo write.
 
 This module never claims to know where a document ends without the id that ends it, and never
 replays a random draw.
@@ -8,9 +6,9 @@ replays a random draw.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +20,8 @@ from spiketriage.readers.data import disk
 from spiketriage.readers.data.borders import Stream, borders
 from spiketriage.readers.data.npy_file import MAGIC as NPY_MAGIC
 from spiketriage.readers.data.npy_file import read_npy
-from spiketriage.readers.look import Look, look, look_at_file
+from spiketriage.readers.data.olmo_order import instances_of_step
+from spiketriage.readers.look import Look, look_at_file
 
 NAME = "flat-tokens"
 TELLS = (
@@ -37,19 +36,13 @@ CANNOT = (
 SUFFIXES = (".bin", ".npy")
 WINDOW_TOKENS = 1024  # what is shown as a document while nobody says where documents end
 SHARD_HEADER_BYTES = 1024
-SHARDS = {
-    (20240520, 1): "<u2",
-    (20240801, 7): "<u4",
-}  # (magic, version) of llm.c and modded-nanogpt
+# by magic and version, of llm.c and modded-nanogpt
+SHARDS = {(20240520, 1): "<u2", (20240801, 7): "<u4"}
 EVALUATION_MAGIC = 20240522
 OTHER_BINARY = (b"PK", b"\x80", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"GGUF", b"MMIDIDX")
 SAMPLE_BYTES = 4096
 MIN_DIFFERENT = 16  # values, below which a sample shows nothing
 HIGH_WORD = 3  # of an id below 262,144, the size of the largest usual vocabulary
-ORDER = re.compile(
-    r"global_indices(?:_chunk\d+)?(?:_epoch(?P<epoch>\d+))?(?:_seed\d+)?_size(?P<size>\d+)\.npy"
-)
-ORDER_NAME = "global_indices_epoch<E>_seed<S>_size<N>.npy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,15 +95,13 @@ def read(path: Path) -> DataFacts:
         num_documents=None,
         num_tokens=sum(part.num_tokens for part in parts),
         dtype=" and ".join(sorted({np.dtype(part.dtype).name for part in parts})),
-        problems=tuple(problem for part in parts for problem in part.problems),
-        notes=(unknown, *dict.fromkeys(note for part in parts for note in part.notes)),
+        problems=tuple(chain.from_iterable(part.problems for part in parts)),
+        notes=(unknown, *dict.fromkeys(chain.from_iterable(part.notes for part in parts))),
     )
 
 
 def count(path: Path, /, *, eos: int | None = None) -> int:
-    """How many documents end with (or begin with) `eos`.
-
-    How many windows of 1,024 tokens without it.
+    """How many documents `eos` cuts the tokens into, or how many windows of 1,024 without it.
 
     Raises:
         EvidenceError: a file cannot be read.
@@ -119,7 +110,7 @@ def count(path: Path, /, *, eos: int | None = None) -> int:
 
 
 def document(path: Path, number: int, /) -> Integers:
-    """The tokens of one window of 1,024, since the file does not say where documents end (see `stored`).
+    """The tokens of one window of 1,024: the file does not say where documents end (see `stored`).
 
     Raises:
         EvidenceError: there is no such window, or it cannot be read.
@@ -130,10 +121,8 @@ def document(path: Path, number: int, /) -> Integers:
 def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.StoredDocument:
     """One document as the id `eos` cuts them, or one window without it.
 
-    Files of a folder follow one another.
-
-    A document keeps its `eos`, at its end or, where the file begins with one, at its start. None
-    spans two files.
+    Files of a folder follow one another. A document keeps its `eos`, at its end or,
+    where the file begins with one, at its start. None spans two files.
 
     Raises:
         EvidenceError: there is no such document, or it cannot be read.
@@ -144,16 +133,13 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
     if eos is None:
         first = where.number * WINDOW_TOKENS
         return _tokens(part, first, min(first + WINDOW_TOKENS, part.num_tokens), f"window {number}")
-    found = borders(_stream(part, eos))
-    return _tokens(
-        part, found.start_of(where.number), found.start_of(where.number + 1), f"document {number}"
-    )
+    cuts = borders(_stream(part, eos))
+    first, last = cuts.start_of(where.number), cuts.start_of(where.number + 1)
+    return _tokens(part, first, last, f"document {number}")
 
 
 def instance(path: Path, number: int, sequence_length: int, /) -> disk.StoredDocument:
-    """OLMo's instance `number`.
-
-    Each file is cut into sequences of that length, and its short rest is left out.
+    """OLMo's instance `number`: files are cut into sequences of that length, a short rest is none.
 
     Files of a folder are taken in the order of their names, which is the run's only if its
     configuration says so.
@@ -168,48 +154,6 @@ def instance(path: Path, number: int, sequence_length: int, /) -> disk.StoredDoc
     where = disk.place(path, [part.num_tokens // sequence_length for part in parts], number)
     first = where.number * sequence_length
     return _tokens(parts[where.part], first, first + sequence_length, f"instance {number}")
-
-
-def instances_of_step(
-    path: Path,
-    step: int,
-    global_batch: int,
-    /,
-    *,
-    epoch: int | None = None,
-    order: Path | None = None,
-) -> tuple[int, ...]:
-    """OLMo's instances of training step `step` (the first of the epoch is 1), `global_batch` counted in instances.
-
-    They are a slice of the global indices file (raw uint32) that OLMo-core writes into its work
-    folder: `order`, or the only one beside the tokens.
-
-    Raises:
-        RefusedError: there is no such file, several fit, or it ends before this step.
-        EvidenceError: the file is damaged.
-    """
-    if step < 1 or global_batch < 1:
-        raise RefusedError(f"step {step} with a global batch of {global_batch}: both start at 1")
-    if order is not None:
-        where = order
-    else:
-        where = _order_beside(path, epoch)
-    size_bytes = look_at_file(where).size_bytes
-    stated = ORDER.fullmatch(where.name)
-    if size_bytes % 4 or (stated and int(stated["size"]) * 4 != size_bytes):
-        if stated:
-            expected = f"4 bytes for each of {stated['size']} instances"
-        else:
-            expected = "4 bytes an instance"
-        raise CorruptFileError(where, "size", expected=expected, seen=f"{size_bytes} bytes")
-    first, last = (step - 1) * global_batch, step * global_batch
-    if last * 4 > size_bytes:
-        wanted = (
-            f"places {first} to {last - 1} are wanted, the file orders {size_bytes // 4} instances"
-        )
-        raise RefusedError(f"{where}: {wanted}", hint="a later epoch has a file of its own")
-    data = disk.read_range(where, first * 4, last * 4, f"order of step {step}")
-    return tuple(int(value) for value in disk.integers(data, np.dtype("<u4")))
 
 
 def documents_of_step(
@@ -260,7 +204,9 @@ def _file_claim(name: str, head: bytes) -> float:
         return 0.3 if "index" in name or "idx" in name else 0.6
     if name.endswith(".npy"):
         return 0.6 if len(head) > 1 else 0.2
-    return 0.2 if len(head) > 1 and not 20240000 < _magic(head) < 20260000 else 0.0
+    if len(head) > 1 and not 20240000 < _magic(head) < 20260000:  # another header of llm.c
+        return 0.2
+    return 0.0
 
 
 def _magic(head: bytes) -> int:
@@ -272,10 +218,10 @@ def _magic(head: bytes) -> int:
 def _parts(path: Path) -> tuple[_Part, ...]:
     paths = disk.parts_of(path, SUFFIXES)
     if disk.is_folder(path):
-        paths = tuple(one for one in paths if _file_claim(one.name, disk.head_of(one)) >= 0.2)
+        paths = tuple(file for file in paths if _file_claim(file.name, disk.head_of(file)) >= 0.2)
     if not paths:
         raise EvidenceError(f"{path}: holds no file of tokens (.bin or .npy)")
-    return tuple(_part(one) for one in paths)
+    return tuple(map(_part, paths))
 
 
 @disk.once_a_file
@@ -343,7 +289,7 @@ def _raw(seen: Look) -> _Part:
 
 
 def _guessed_dtype(path: Path, size_bytes: int) -> str:
-    """The usual 16 bits, unless every other 16-bit word is small as only the high halves of 32-bit ids are."""
+    """The usual 16 bits, unless every other word is as small as high halves of 32-bit ids are."""
     if size_bytes % 4:
         return "<u2"
     words: list[Integers] = []
@@ -352,13 +298,10 @@ def _guessed_dtype(path: Path, size_bytes: int) -> str:
         words.append(disk.integers(data, np.dtype("<u2"))[: len(data) // 4 * 2])
     sample = np.concatenate(words)
     low, high = sample[::2], sample[1::2]
-    if (
-        len(np.unique(low)) < MIN_DIFFERENT
-        or (high <= HIGH_WORD).mean() < 0.9
-        or (low <= HIGH_WORD).mean() > 0.5
-    ):
-        return "<u2"
-    return "<u4"
+    is_varied = len(np.unique(low)) >= MIN_DIFFERENT and (low <= HIGH_WORD).mean() <= 0.5
+    if is_varied and (high <= HIGH_WORD).mean() >= 0.9:
+        return "<u4"
+    return "<u2"
 
 
 def _stream(part: _Part, eos: int) -> Stream:
@@ -368,7 +311,10 @@ def _stream(part: _Part, eos: int) -> Stream:
 def _counts(parts: tuple[_Part, ...], eos: int | None) -> list[int]:
     if eos is None:
         return [part.num_windows for part in parts]
-    return [borders(_stream(part, eos)).num_items if part.num_tokens else 0 for part in parts]
+    counts = []
+    for part in parts:
+        counts.append(borders(_stream(part, eos)).num_items if part.num_tokens else 0)
+    return counts
 
 
 def _tokens(part: _Part, first: int, last: int, what: str) -> disk.StoredDocument:
@@ -382,26 +328,4 @@ def _finder(part: _Part, eos: int | None) -> Callable[[int], int]:
     """A function from a token's place to its document (or window)."""
     if eos is None:
         return lambda at: at // WINDOW_TOKENS
-    found = borders(_stream(part, eos))
-    return found.item_at
-
-
-def _order_beside(path: Path, epoch: int | None) -> Path:
-    folder = path if disk.is_folder(path) else path.parent
-    known = {name: match for name in look(folder).names if (match := ORDER.fullmatch(name))}
-    fitting = [
-        name for name, match in known.items() if epoch is None or match["epoch"] == str(epoch)
-    ]
-    if len(fitting) == 1:
-        return folder / fitting[0]
-    if fitting:
-        names = ", ".join(fitting[:4])
-        raise RefusedError(
-            f"{folder}: {len(fitting)} orders fit ({names})", hint="name the epoch or the file"
-        )
-    random = (
-        "nanoGPT draws its samples at random and llm.c shuffles from a seed: neither writes "
-        "the order"
-    )
-    hint = f"copy OLMo-core's {ORDER_NAME} from its work folder beside the tokens"
-    raise RefusedError(f"{path}: which tokens a step read is not stored: {random}", hint=hint)
+    return borders(_stream(part, eos)).item_at

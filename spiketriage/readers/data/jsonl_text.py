@@ -1,6 +1,4 @@
-"""Reads corpora of one JSON object a line.
-
-Text, messages or token ids, found by one scan for line ends.
+"""Reads corpora of one JSON object a line: text, messages or token ids.
 
 This module never unpacks a compressed corpus and never keeps more of it than one line.
 """
@@ -8,6 +6,7 @@ This module never unpacks a compressed corpus and never keeps more of it than on
 from __future__ import annotations
 
 import re
+from itertools import chain
 from pathlib import Path
 
 from spiketriage.errors import CorruptFileError, EvidenceError, RefusedError
@@ -37,13 +36,12 @@ METRIC = re.compile(rb'"(?:loss|step|lr|learning_rate|grad_norm)"\s*:\s*-?[\d.NI
 
 
 def claims(seen: Look) -> float:
-    """A first line that is an object with a text, messages or token ids, or a compressed file named as one."""
+    """A first line that is an object with text, messages or token ids, or a packed file of them."""
     if not seen.is_folder:
         return _claim(seen.path.name.lower(), seen.head)
-    names = [name for name in seen.names if name.lower().endswith(SUFFIXES[:2])][:MAX_TRIED]
-    return 0.8 * max(
-        (_claim(name.lower(), disk.head_of(seen.path / name)) for name in names), default=0.0
-    )
+    names = [name for name in seen.names if name.lower().endswith(SUFFIXES[:2])]
+    claimed = [_claim(name.lower(), disk.head_of(seen.path / name)) for name in names[:MAX_TRIED]]
+    return 0.8 * max(claimed, default=0.0)
 
 
 def _claim(name: str, head: bytes) -> float:
@@ -64,32 +62,29 @@ def _claim(name: str, head: bytes) -> float:
 
 
 def read(path: Path) -> DataFacts:
-    """The corpus at `path`, a file or the files of a folder.
-
-    Its lines, and whether the first and last are whole.
+    """The corpus at `path`, a file or the files of a folder, with its first and last line read.
 
     Raises:
         EvidenceError: no such file, or one that cannot be read.
     """
     parts = _parts(path)
     root = path if disk.is_folder(path) else path.parent
-    packed = {
-        part.name: packing for part in parts if (packing := _packing(look_at_file(part).head))
-    }
-    plain = [part for part in parts if part.name not in packed]
-    closed = [
-        f"{name} is compressed with {packing}: its lines are not read"
-        for name, packing in packed.items()
-    ]
+    plain, closed = [], []
+    for part in parts:
+        packing = _packing(look_at_file(part).head)
+        if packing:
+            closed.append(f"{part.name} is compressed with {packing}: its lines are not read")
+        else:
+            plain.append(part)
     bytewise = "text counts by the bytes of its UTF-8, since the tokenizer is not known here"
     return DataFacts(
         format=NAME,
         path=path,
         files=disk.stored_files(root, parts),
-        num_documents=None if packed else sum(_open(part).num_items for part in plain),
+        num_documents=None if closed else sum(_open(part).num_items for part in plain),
         num_tokens=None,
         dtype="utf-8" if plain else "",
-        problems=tuple(problem for part in plain for problem in _problems(part)),
+        problems=tuple(chain.from_iterable(map(_problems, plain))),
         notes=(*closed, bytewise),
     )
 
@@ -120,14 +115,14 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
     """
     parts = _parts(path)
     lines = [_open(part) for part in parts]
-    where = disk.place(path, [one.num_items for one in lines], number)
+    where = disk.place(path, [borders.num_items for borders in lines], number)
     return _line(parts[where.part], lines[where.part], where.number)
 
 
 def documents_of_step(
     path: Path, step: int, global_batch: int, sequence_length: int, /, *, eos: int | None = None
 ) -> tuple[int, ...]:
-    """Never known: a corpus of text does not hold the order in which a loader tokenized, packed and shuffled it.
+    """Never known: a corpus does not hold the order in which a loader packed and shuffled it.
 
     Raises:
         RefusedError: always.
@@ -140,7 +135,11 @@ def documents_of_step(
 
 
 def _packing(head: bytes) -> str:
-    return next((name for magic, name in PACKED.items() if head.startswith(magic)), "")
+    """What a file that begins so is compressed with; empty if it is not."""
+    for magic, name in PACKED.items():
+        if head.startswith(magic):
+            return name
+    return ""
 
 
 def _parts(path: Path) -> tuple[Path, ...]:
@@ -157,12 +156,16 @@ def _open(path: Path) -> Borders:
         raise EvidenceError(
             f"{path}: is compressed with {packing}, which is not read", hint="unpack a copy of it"
         )
-    end, newline = seen.size_bytes, ord("\n")
-    return borders(
-        Stream(
-            path=path, start=0, end=end, dtype="|u1", separator=newline, may_open=False, forbidden=0
-        )
+    stream = Stream(
+        path=path,
+        start=0,
+        end=seen.size_bytes,
+        dtype="|u1",
+        separator=ord("\n"),
+        may_open=False,
+        forbidden=0,
     )
+    return borders(stream)
 
 
 def _line(path: Path, lines: Borders, number: int) -> disk.StoredDocument:
@@ -183,19 +186,18 @@ def _problems(path: Path) -> list[str]:
     lines = _open(path)
     if not lines.num_items:
         return [f"{path.name}: is empty, expected lines of JSON"]
-    found: list[str] = []
+    problems: list[str] = []
     for number in sorted({0, lines.num_items - 1}):
         try:
             _line(path, lines, number)
         except EvidenceError as error:
+            torn = ""
             if number and not lines.closed:
                 torn = " (no line end follows: the line is torn)"
-            else:
-                torn = ""
-            found.append(f"{error.message}{torn}")
+            problems.append(f"{error.message}{torn}")
     if lines.first_forbidden is not None:
-        found.append(
+        problems.append(
             f"{path.name}: byte {lines.first_forbidden} is zero, which text never holds: a "
             "page was lost"
         )
-    return found
+    return problems

@@ -1,6 +1,4 @@
-"""Reads Megatron's indexed data sets.
-
-A `.bin` of tokens, an `.idx` of places, and the caches of the sample order.
+"""Reads Megatron's indexed data sets: `.bin` of tokens, `.idx` of places, caches of the order.
 
 This module never believes a count or an offset that the files cannot hold, and never rebuilds a
 shuffle by guess.
@@ -25,8 +23,7 @@ from spiketriage.readers.look import Look, look, look_at_file
 NAME = "megatron-indexed"
 TELLS = (
     "Every document's place and tokens, an .idx that disagrees with its .bin, and a step's "
-    "documents by "
-    "Megatron's cached index."
+    "documents by Megatron's cached index."
 )
 CANNOT = "The order of samples without that cache, of a blend of sets, or of a cyclic loader."
 
@@ -94,9 +91,10 @@ class _Audit:
     problems: list[str]
 
     def add(self, sentence: str) -> None:
-        if len(self.problems) <= MOST_PROBLEMS:
-            more = "more problems of this kind are not listed"
-            self.problems.append(sentence if len(self.problems) < MOST_PROBLEMS else more)
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(sentence)
+        elif len(self.problems) == MOST_PROBLEMS:
+            self.problems.append("more problems of this kind are not listed")
 
 
 def claims(seen: Look) -> float:
@@ -104,9 +102,7 @@ def claims(seen: Look) -> float:
     if not seen.is_folder:
         if seen.head.startswith(MAGIC):
             return 0.99
-        if seen.path.suffix == ".bin" and disk.head_of(seen.path.with_suffix(".idx")).startswith(
-            MAGIC
-        ):
+        if seen.path.suffix == ".bin" and _is_index(seen.path.with_suffix(".idx")):
             return 0.95
         return 0.0
     indexes = [name for name in seen.names if name.endswith(".idx")]
@@ -114,11 +110,11 @@ def claims(seen: Look) -> float:
         return 0.9
     if len(indexes) != 1:
         return 0.0
-    if disk.head_of(seen.path / indexes[0]).startswith(MAGIC):
+    if _is_index(seen.path / indexes[0]):
         return 0.9
-    return (
-        0.6 if f"{indexes[0].removesuffix('.idx')}.bin" in seen.names else 0.0
-    )  # the names alone: it is damaged
+    if f"{indexes[0].removesuffix('.idx')}.bin" in seen.names:
+        return 0.6  # by the names alone: it is damaged
+    return 0.0
 
 
 def read(path: Path) -> DataFacts:
@@ -141,10 +137,8 @@ def read(path: Path) -> DataFacts:
         )
         audit.add(f"{index.path.name}: {promised}, {seen}: it is cut short or its counts are wrong")
     extra = index.size_bytes - index.end
-    if index.is_whole and extra not in (
-        0,
-        index.num_sequences,
-    ):  # one byte a sequence is the mode of a multimodal set
+    # One byte a sequence is the mode of a multimodal set.
+    if index.is_whole and extra not in (0, index.num_sequences):
         audit.add(f"{index.path.name}: {extra} bytes follow the index, expected none")
     return DataFacts(
         format=NAME,
@@ -204,11 +198,8 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
         return disk.document_of(index.bin_path.name, 0, b"", np.zeros(0, dtype=np.int64))
     lengths, pointers = index.lengths(first, last), index.pointers(first, last)
     sizes = lengths * index.dtype.itemsize
-    if (
-        (lengths < 0).any()
-        or (pointers < 0).any()
-        or (pointers[1:] != pointers[:-1] + sizes[:-1]).any()
-    ):
+    are_counts = (lengths >= 0).all() and (pointers >= 0).all()
+    if not are_counts or (pointers[1:] != pointers[:-1] + sizes[:-1]).any():
         raise CorruptFileError(
             index.path, where, expected="sequences that follow one another", seen="others"
         )
@@ -227,9 +218,7 @@ def documents_of_step(
     eos: int | None = None,
     caches: Path | None = None,
 ) -> tuple[int, ...]:
-    """The documents of training step `step`, in order of first use.
-
-    Megatron's first iteration is step 1.
+    """The documents of training step `step` in order of first use; Megatron's first is step 1.
 
     Samples (step - 1) x `global_batch` up to step x `global_batch` go through the cached shuffle
     index to the sample index and through the document index to sequences. `caches` is the folder
@@ -249,10 +238,8 @@ def documents_of_step(
         raise CorruptFileError(
             index.path, f"cached order of step {step}", expected=expected, seen=sequences.max()
         )
-    found: dict[int, None] = dict.fromkeys(
-        _document_of(index, int(sequence)) for sequence in sequences
-    )
-    return tuple(found)
+    numbers = dict.fromkeys(_document_of(index, int(sequence)) for sequence in sequences)
+    return tuple(numbers)
 
 
 def _document_of(index: _Index, sequence: int) -> int:
@@ -341,10 +328,8 @@ def _ranges(total: int) -> Iterator[range]:
 def _audit_sequences(index: _Index, bin_bytes: int | None, audit: _Audit) -> None:
     width, name = index.dtype.itemsize, index.path.name
     for span in _ranges(index.num_sequences):
-        lengths, pointers = (
-            index.lengths(span.start, span.stop),
-            index.pointers(span.start, span.stop),
-        )
+        lengths = index.lengths(span.start, span.stop)
+        pointers = index.pointers(span.start, span.stop)
         ends = pointers + lengths * width
         expected = np.concatenate(([audit.next_byte], ends[:-1]))
         audit.num_tokens += int(lengths[lengths > 0].sum())
@@ -356,11 +341,9 @@ def _audit_sequences(index: _Index, bin_bytes: int | None, audit: _Audit) -> Non
         for at in np.flatnonzero(pointers != expected)[:MOST_PROBLEMS]:
             seen = f"expected a start at byte {expected[at]}, found {pointers[at]}"
             audit.add(f"{name}: sequence {span.start + at}: {seen}")
-        outside = (
-            (pointers < 0)
-            | (ends < pointers)
-            | ((ends > bin_bytes) if bin_bytes is not None else False)
-        )
+        outside = (pointers < 0) | (ends < pointers)
+        if bin_bytes is not None:
+            outside |= ends > bin_bytes
         for at in np.flatnonzero(outside & (lengths >= 0))[:MOST_PROBLEMS]:
             seen = (
                 f"expected an end within the {bin_bytes} bytes of the .bin, found "

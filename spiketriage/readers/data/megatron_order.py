@@ -1,6 +1,4 @@
-"""Megatron's order of samples, from the index files that it caches.
-
-Consumed samples to shuffled samples to sequences.
+"""Megatron's order of samples, from the index files that it caches: samples to sequences.
 
 This module never recomputes a shuffle: its seed and epochs are in the run's arguments, not in the
 data.
@@ -9,6 +7,7 @@ data.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +21,17 @@ from spiketriage.readers.look import look, look_at_file
 
 SPLIT = "train"
 KINDS = ("document_index", "sample_index", "shuffle_index")
+_SHOWN = 4
 MAX_DESCRIPTION_BYTES = 1 << 20
 MAX_SEQUENCES = 1 << 22  # of one step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cache:
-    """The three index files of one cache, and the sequence length that its description states (None: unstated)."""
+    """The three index files of one cache, and what its description states of them.
+
+    `sequence_length` is None, and `dataset` empty, where it states none.
+    """
 
     name: str
     document_index: Path
@@ -62,12 +65,8 @@ def sequences_of_samples(
     cache = _fitting(index_path, sequence_length, caches)
     shuffle, order = read_npy(cache.shuffle_index), read_npy(cache.document_index)
     starts = read_npy(cache.sample_index)
-    if (
-        len(starts.shape) != 2
-        or starts.shape[1] != 2
-        or len(shuffle.shape) != 1
-        or len(order.shape) != 1
-    ):
+    are_lists = len(shuffle.shape) == 1 and len(order.shape) == 1
+    if not are_lists or len(starts.shape) != 2 or starts.shape[1] != 2:
         seen = f"{starts.shape}, {shuffle.shape} and {order.shape}"
         raise CorruptFileError(
             cache.sample_index, "shape", expected="(n + 1, 2), (n,) and (m,)", seen=seen
@@ -80,10 +79,10 @@ def sequences_of_samples(
         raise RefusedError(
             f"{cache.shuffle_index}: {wanted}", hint="give the cache of the run that made this step"
         )
-    picked = shuffle.rows(samples.start, samples.stop)
-    found = [_sequences_of(order, starts, int(sample)) for sample in picked]
-    if found:
-        return np.concatenate(found)
+    shuffled = shuffle.rows(samples.start, samples.stop)
+    sequences = [_sequences_of(order, starts, int(sample)) for sample in shuffled]
+    if sequences:
+        return np.concatenate(sequences)
     return np.zeros(0, dtype=np.int64)
 
 
@@ -104,29 +103,34 @@ def _sequences_of(order: NpyArray, starts: NpyArray, sample: int) -> Integers:
 def _fitting(index_path: Path, sequence_length: int, caches: Path | None) -> _Cache:
     prefix = index_path.with_suffix("")
     places = [caches] if caches is not None else _usual_places(prefix)
-    found = [cache for folder in places for cache in _caches_in(folder)]
+    held = list(chain.from_iterable(map(_caches_in, places)))
     hint = "give the folder of --data-cache-path, or of <prefix>/cache/GPTDataset_indices"
-    looked = ", ".join(str(place) for place in places)
-    if not found:
+    if not held:
         missing = "*-document_index.npy, *-sample_index.npy and *-shuffle_index.npy"
+        looked = ", ".join(map(str, places))
         raise RefusedError(
             f"{index_path}: the order of samples needs {missing}; none in {looked}", hint=hint
         )
-    own = [c for c in found if c.split == SPLIT and c.dataset in ("", prefix.name)]
-    fitting = [c for c in own if c.sequence_length in (None, sequence_length)]
+    fitting = []
+    for cache in held:
+        is_own = cache.split == SPLIT and cache.dataset in ("", prefix.name)
+        if is_own and cache.sequence_length in (None, sequence_length):
+            fitting.append(cache)
     if not fitting:
-        seen = ", ".join(
-            f"{c.name} ({c.dataset}, {c.split}, length {c.sequence_length})" for c in found[:4]
-        )
+        seen = ", ".join(map(_in_words, held[:_SHOWN]))
         wanted = f"the training split of {prefix.name} with sequence length {sequence_length}"
         raise RefusedError(f"{index_path}: no cache is of {wanted}; found {seen}", hint=hint)
     if len(fitting) > 1:
-        names = ", ".join(cache.name for cache in fitting[:4])
+        names = ", ".join(cache.name for cache in fitting[:_SHOWN])
         raise RefusedError(
             f"{index_path}: {len(fitting)} caches fit ({names})",
             hint="leave only the run's own there",
         )
     return fitting[0]
+
+
+def _in_words(cache: _Cache) -> str:
+    return f"{cache.name} ({cache.dataset}, {cache.split}, length {cache.sequence_length})"
 
 
 def _usual_places(prefix: Path) -> list[Path]:
@@ -158,17 +162,19 @@ def _caches_in(folder: Path) -> list[_Cache]:
         raise RefusedError(f"{folder}: {blend}")
     ends = f"{KINDS[0]}.npy"
     bases = sorted(name.removesuffix(ends) for name in names if name.endswith(ends))
-    result: list[_Cache] = []
+    whole: list[_Cache] = []
     for base in bases:
         if all(f"{base}{kind}.npy" in names for kind in KINDS):
-            result.append(_cache(folder, base))
-    return result
+            whole.append(_cache(folder, base))
+    return whole
 
 
 def _cache(folder: Path, base: str) -> _Cache:
     described = _description(folder / f"{base}description.txt")
     length, dataset = described.get("sequence_length"), described.get("dataset_path")
     split = described.get("index_split")
+    if not isinstance(split, str):  # the name says it then
+        split = "other" if "valid" in base or "test" in base else SPLIT
     return _Cache(
         name=base.rstrip("-_") or folder.name,
         document_index=folder / f"{base}document_index.npy",
@@ -176,11 +182,7 @@ def _cache(folder: Path, base: str) -> _Cache:
         shuffle_index=folder / f"{base}shuffle_index.npy",
         sequence_length=length if isinstance(length, int) else None,
         dataset=Path(dataset).name if isinstance(dataset, str) else "",
-        split=split
-        if isinstance(split, str)
-        else SPLIT
-        if "valid" not in base and "test" not in base
-        else "other",
+        split=split,
     )
 
 

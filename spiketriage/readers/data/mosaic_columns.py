@@ -29,7 +29,7 @@ DTYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column: its name, its encoding as the index spells it, and its bytes where they are always as many."""
+    """One column, its encoding as the index spells it; `size_bytes` is None where it varies."""
 
     name: str
     encoding: str
@@ -39,9 +39,7 @@ class Column:
 def column_bytes(
     path: Path, what: str, columns: Sequence[Column], wanted: Column, data: bytes
 ) -> bytes:
-    """The bytes of one column of a sample.
-
-    Sizes of the columns without a fixed one come first, then the columns.
+    """The bytes of one column of a sample, in which the sizes that vary come before the columns.
 
     Raises:
         CorruptFileError: the sizes do not add up to the sample.
@@ -49,12 +47,11 @@ def column_bytes(
     variable = [column for column in columns if column.size_bytes is None]
     at = 4 * len(variable)
     sizes = iter(integers(data[:at], np.dtype("<u4")).tolist())
-    ends: dict[str, range] = {}
+    spans: dict[str, range] = {}
     for column in columns:
-        if column.size_bytes is None:
+        size = column.size_bytes
+        if size is None:
             size = next(sizes, None)
-        else:
-            size = column.size_bytes
         if size is None or at + size > len(data):
             raise CorruptFileError(
                 path,
@@ -62,11 +59,11 @@ def column_bytes(
                 expected=f"columns within {len(data)} bytes",
                 seen=f"{column.name} at {at}",
             )
-        ends[column.name] = range(at, at + size)
+        spans[column.name] = range(at, at + size)
         at += size
     if at != len(data):
         raise CorruptFileError(path, what, expected=f"columns of {len(data)} bytes in all", seen=at)
-    span = ends[wanted.name]
+    span = spans[wanted.name]
     return data[span.start : span.stop]
 
 
@@ -97,7 +94,7 @@ def tokens_of(column: Column, data: bytes, path: Path, what: str) -> Integers:
 
 
 def _array(data: bytes, detail: str) -> Integers:
-    """The values of an array whose dtype and shape are in the encoding or, where they are not, at its head."""
+    """The values of an array, whose dtype and shape are in its encoding or else at its head."""
     name, _, shape = detail.partition(":")
     if not name:
         name, data = DTYPES.get(data[0], f"code {data[0]}"), data[1:]

@@ -1,6 +1,4 @@
-"""Reads MosaicML streaming data sets (MDS).
-
-`index.json` and the shards that it names, by their own offset tables.
+"""Reads MosaicML streaming data sets (MDS): `index.json` and the shards that it names.
 
 This module never decompresses a shard, never unpickles a column, and never opens a path outside the
 set's folder.
@@ -38,6 +36,7 @@ CANNOT = (
 
 INDEX = "index.json"
 WANTED = ("tokens", "input_ids", "text")
+_COLUMN_LISTS = ("names", "encodings", "sizes")
 MAX_SHARD_BYTES = 1 << 32  # its offsets are 32 bits wide
 XXH = {
     "xxh32": xxhash.xxh32,
@@ -50,10 +49,7 @@ KNOWN_HASHES = frozenset({*XXH, *(hashlib.algorithms_guaranteed - {"shake_128", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shard:
-    """One shard as `index.json` describes it.
-
-    `compression` is empty where the raw file is the one on disk.
-    """
+    """One shard as `index.json` describes it; `compression` is empty where only the raw file is."""
 
     name: str
     num_samples: int
@@ -64,6 +60,16 @@ class _Shard:
     packed_bytes: int
     hashes: dict[str, str]
     packed_hashes: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredShard:
+    """The file of a shard that is on disk, with what the index says of it."""
+
+    name: str
+    size_bytes: int
+    hashes: dict[str, str]
+    is_packed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,60 +96,59 @@ def claims(seen: Look) -> float:
 
 
 def read(path: Path) -> DataFacts:
-    """The set at `path`.
-
-    Every shard there, as long as the index says, with an offset table that agrees.
+    """The set at `path`: shards that are missing, of another length, or disagree with the index.
 
     Raises:
         EvidenceError: the index is missing or not one of MDS.
     """
-    found = _index(path)
-    root, shards = found.root, found.shards
+    index = _index(path)
+    root, shards = index.root, index.shards
     problems: list[str] = []
     files = [StoredFile(path=INDEX, size_bytes=look_at_file(root / INDEX).size_bytes)]
     packed = sorted({shard.compression for shard in shards if _is_packed(root, shard)})
     for shard in shards:
-        is_packed = _is_packed(root, shard)
-        name = shard.packed_name if is_packed else shard.name
+        stored = _as_stored(root, shard)
         try:
-            size_bytes = look_at_file(root / name).size_bytes
+            size_bytes = look_at_file(root / stored.name).size_bytes
         except EvidenceError as error:
             problems.append(error.message)
             continue
-        files.append(StoredFile(path=name, size_bytes=size_bytes))
-        problems += _shard_problems(root, shard, size_bytes, is_packed)
-    notes = tuple(
+        files.append(StoredFile(path=stored.name, size_bytes=size_bytes))
+        if size_bytes != stored.size_bytes:
+            problems.append(
+                f"{stored.name}: expected {stored.size_bytes} bytes, found {size_bytes}"
+            )
+        if not stored.is_packed:
+            problems += _table_problems(root, shard, size_bytes)
+    notes = [
         f"shards are compressed with {name}: what is inside them is not read" for name in packed
-    )
+    ]
+    encodings = {_token_column(shard).encoding for shard in shards if shard.columns}
     return DataFacts(
         format=NAME,
         path=path,
         files=tuple(files),
         num_documents=sum(shard.num_samples for shard in shards),
         num_tokens=None,
-        dtype=" and ".join(
-            sorted({_token_column(shard).encoding for shard in shards if shard.columns})
-        ),
+        dtype=" and ".join(sorted(encodings)),
         problems=tuple(problems),
         notes=(*notes, *_guesses(shards)),
     )
 
 
 def hash_problems(path: Path) -> tuple[str, ...]:
-    """What the hashes that the index lists say about the shards on disk.
-
-    One sentence for each that differs.
+    """One sentence for each hash in the index that the shards on disk do not have.
 
     Raises:
         EvidenceError: the index is missing or not one of MDS.
     """
-    found = _index(path)
-    root, shards = found.root, found.shards
+    index = _index(path)
+    root, shards = index.root, index.shards
     problems: list[str] = []
     for shard in shards:
-        is_packed = _is_packed(root, shard)
-        name = shard.packed_name if is_packed else shard.name
-        for algorithm, digest in (shard.packed_hashes if is_packed else shard.hashes).items():
+        stored = _as_stored(root, shard)
+        name = stored.name
+        for algorithm, digest in stored.hashes.items():
             try:
                 seen = _hash_of(root / name, algorithm)
             except EvidenceError as error:
@@ -178,8 +183,8 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
     Raises:
         EvidenceError: there is no such sample, its shard is compressed, or it cannot be read.
     """
-    found = _index(path)
-    root, shards = found.root, found.shards
+    index = _index(path)
+    root, shards = index.root, index.shards
     where = disk.place(path, [shard.num_samples for shard in shards], number)
     shard = shards[where.part]
     if _is_packed(root, shard):
@@ -189,9 +194,8 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
         )
     file, what = root / shard.name, f"sample {where.number}"
     low = 4 + 4 * where.number
-    start, end = (
-        int(at) for at in disk.integers(disk.read_range(file, low, low + 8, what), np.dtype("<u4"))
-    )
+    offsets = disk.integers(disk.read_range(file, low, low + 8, what), np.dtype("<u4"))
+    start, end = offsets.tolist()
     if start < 4 * (shard.num_samples + 2) or end < start:
         raise CorruptFileError(
             file, what, expected="a place behind the offset table", seen=f"{start} to {end}"
@@ -225,10 +229,8 @@ def _is_index(head: bytes) -> bool:
 
 
 def _index(path: Path) -> _Set:
-    if path.name == INDEX and not disk.is_folder(path):
-        root = path.parent
-    else:
-        root = path
+    is_index = path.name == INDEX and not disk.is_folder(path)
+    root = path.parent if is_index else path
     return _Set(root=root, shards=_shards(root / INDEX))
 
 
@@ -251,12 +253,11 @@ def _shard(where: Path, number: int, value: Any) -> _Shard:
         raise CorruptFileError(
             where, f"shard {number}", expected="an MDS shard with raw_data", seen=seen
         )
-    packed = value.get("zip_data") if isinstance(value.get("zip_data"), dict) else {}
-    if not (
-        _is_name(raw.get("basename"))
-        and is_count(value.get("samples"))
-        and is_count(raw.get("bytes"))
-    ):
+    packed = value.get("zip_data")
+    if not isinstance(packed, dict):
+        packed = {}
+    are_counts = is_count(value.get("samples")) and is_count(raw.get("bytes"))
+    if not are_counts or not _is_name(raw.get("basename")):
         expected = "a name inside the folder, a size and a number of samples"
         raise CorruptFileError(where, f"shard {number}", expected=expected, seen=str(raw)[:200])
     if raw["bytes"] >= MAX_SHARD_BYTES or value["samples"] > raw["bytes"] // 4:
@@ -280,34 +281,32 @@ def _shard(where: Path, number: int, value: Any) -> _Shard:
 
 
 def _columns(where: Path, number: int, value: dict[str, Any]) -> tuple[Column, ...]:
-    names, encodings, sizes = (
-        value.get(f"column_{kind}") for kind in ("names", "encodings", "sizes")
-    )
+    names, encodings, sizes = (value.get(f"column_{kind}") for kind in _COLUMN_LISTS)
     if not (isinstance(names, list) and isinstance(encodings, list) and isinstance(sizes, list)):
         raise CorruptFileError(
             where, f"shard {number}", expected="lists of columns", seen=type(names).__name__
         )
-    rows = list(zip(names, encodings, sizes, strict=False))
-    fits = all(
-        isinstance(n, str) and isinstance(e, str) and (s is None or is_count(s)) for n, e, s in rows
-    )
-    if not fits or not len(names) == len(encodings) == len(sizes) or not rows:
+    columns = []
+    for name, encoding, size in zip(names, encodings, sizes, strict=False):
+        if isinstance(name, str) and isinstance(encoding, str) and (size is None or is_count(size)):
+            columns.append(Column(name=name, encoding=encoding, size_bytes=size or None))
+    if not columns or not len(columns) == len(names) == len(encodings) == len(sizes):
         seen = f"{len(names)}, {len(encodings)} and {len(sizes)} entries"
         raise CorruptFileError(
             where, f"shard {number}", expected="equally many names, encodings and sizes", seen=seen
         )
-    return tuple(Column(name=n, encoding=e, size_bytes=s or None) for n, e, s in rows)
+    return tuple(columns)
 
 
 def _hashes(value: dict[str, Any]) -> dict[str, str]:
     listed = value.get("hashes")
     if isinstance(listed, dict):
-        return {k: v for k, v in listed.items() if isinstance(v, str)}
+        return {name: digest for name, digest in listed.items() if isinstance(digest, str)}
     return {}
 
 
 def _is_name(value: object) -> bool:
-    """Whether a name stays inside the folder and can be one on disk (JSON may hold a lone surrogate)."""
+    """Whether a name stays inside the folder, and can be that of a file (JSON holds any text)."""
     return isinstance(value, str) and is_inside(value) and value.isprintable()
 
 
@@ -315,71 +314,71 @@ def _is_packed(root: Path, shard: _Shard) -> bool:
     return bool(shard.compression) and not disk.is_file(root / shard.name)
 
 
+def _as_stored(root: Path, shard: _Shard) -> _StoredShard:
+    """The file of a shard that is on disk, the raw one where both are."""
+    if _is_packed(root, shard):
+        return _StoredShard(
+            name=shard.packed_name,
+            size_bytes=shard.packed_bytes,
+            hashes=shard.packed_hashes,
+            is_packed=True,
+        )
+    return _StoredShard(
+        name=shard.name, size_bytes=shard.size_bytes, hashes=shard.hashes, is_packed=False
+    )
+
+
 def _token_column(shard: _Shard) -> Column:
-    for wanted in WANTED:
+    """The column that holds tokens or text: by its usual names, else the first that could."""
+    for name in WANTED:
         for column in shard.columns:
-            if column.name == wanted:
+            if column.name == name:
                 return column
-    usable = [
-        column
-        for column in shard.columns
-        if column.encoding.partition(":")[0] in ("ndarray", "str", "bytes")
-    ]
-    if usable:
-        return usable[0]
+    for column in shard.columns:
+        if column.encoding.partition(":")[0] in ("ndarray", "str", "bytes"):
+            return column
     return shard.columns[0]
 
 
 def _guesses(shards: tuple[_Shard, ...]) -> tuple[str, ...]:
-    guess = any((c := _token_column(s)).encoding == "bytes" and c.name != "text" for s in shards)
-    note = (
-        "bytes in the column of tokens are taken as 64-bit ids, llm-foundry's default: the "
-        "index does not say"
-    )
-    if guess:
-        return (note,)
+    for shard in shards:
+        column = _token_column(shard)
+        if column.encoding == "bytes" and column.name != "text":
+            return (
+                "bytes in the column of tokens are taken as 64-bit ids, llm-foundry's default: the "
+                "index does not say",
+            )
     return ()
 
 
-def _shard_problems(root: Path, shard: _Shard, size_bytes: int, is_packed: bool) -> list[str]:
-    name, promised = (
-        (shard.packed_name, shard.packed_bytes) if is_packed else (shard.name, shard.size_bytes)
-    )
-    if size_bytes == promised:
-        found = []
-    else:
-        found = [f"{name}: expected {promised} bytes, found {size_bytes}"]
-    if is_packed:
-        return found
-    table = 4 * (shard.num_samples + 2)
-    if size_bytes < table:
-        found.append(
-            f"{name}: a table of {shard.num_samples} samples needs {table} bytes, the file "
+def _table_problems(root: Path, shard: _Shard, size_bytes: int) -> list[str]:
+    """What is wrong with the table of offsets at the start of a raw shard."""
+    name, table_bytes = shard.name, 4 * (shard.num_samples + 2)
+    if size_bytes < table_bytes:
+        return [
+            f"{name}: a table of {shard.num_samples} samples needs {table_bytes} bytes, the file "
             f"has {size_bytes}"
+        ]
+    blocks = disk.blocks(root / name, 0, table_bytes)
+    table = np.concatenate([disk.integers(block, np.dtype("<u4")) for block in blocks])
+    offsets = table[1:]
+    problems = []
+    if table[0] != shard.num_samples:
+        problems.append(
+            f"{name}: expected {shard.num_samples} samples as the index says, found {table[0]}"
         )
-        return found
-    values = np.concatenate(
-        [disk.integers(d, np.dtype("<u4")) for d in disk.blocks(root / name, 0, table)]
-    )
-    offsets = values[1:]
-    if values[0] != shard.num_samples:
-        found.append(
-            f"{name}: expected {shard.num_samples} samples as the index says, found {values[0]}"
-        )
-    if (np.diff(offsets) < 0).any() or offsets[0] < table:
-        if (np.diff(offsets) < 0).any():
-            at = int(np.argmax(np.diff(offsets) < 0))
-        else:
-            at = 0
-        found.append(
-            f"{name}: sample {at}: expected offsets that grow from {table}, found "
+    shrinks = np.diff(offsets) < 0
+    if shrinks.any() or offsets[0] < table_bytes:
+        at = int(np.argmax(shrinks)) if shrinks.any() else 0
+        problems.append(
+            f"{name}: sample {at}: expected offsets that grow from {table_bytes}, found "
             f"{offsets[at : at + 2]}"
         )
     if offsets[-1] != size_bytes:
-        found.append(
+        problems.append(
             f"{name}: the last sample ends at byte {offsets[-1]}, the file at {size_bytes}"
         )
-    return found
+    return problems
 
 
 def _hash_of(path: Path, algorithm: str) -> str:

@@ -1,4 +1,4 @@
-"""Reads the index of a data store, and the documents that it points at, with their measured digests.
+"""Reads our own index of a data store, and digests the documents that it points at.
 
 This module never opens a path that leads outside the index's folder and never returns a short
 document.
@@ -88,20 +88,17 @@ def measure_shard(index: DataIndex, shard: str) -> ShardFacts:
     Raises:
         EvidenceError: the shard is missing or cannot be read.
     """
-    own = sorted(
-        (document for document in index.documents.values() if document.shard == shard),
-        key=lambda document: document.offset_bytes,
-    )
+    own = [document for document in index.documents.values() if document.shard == shard]
+    own.sort(key=lambda document: document.offset_bytes)
     states = [xxhash.xxh3_128() for _ in own]
     ranges = [ByteRange(start=d.offset_bytes, end=d.offset_bytes + d.length_bytes) for d in own]
     whole = xxhash.xxh3_128()
     splitter = RangeSplitter(ranges, lambda number, piece: states[number].update(piece))
     count = read_pass(index.path.parent / shard, (whole.update, splitter))
-    documents = {
-        document.id: state.hexdigest()
-        for document, state, span in zip(own, states, ranges, strict=True)
-        if span.end <= count
-    }
+    documents = {}
+    for document, state, span in zip(own, states, ranges, strict=True):
+        if span.end <= count:
+            documents[document.id] = state.hexdigest()
     return ShardFacts(digest=whole.hexdigest(), size_bytes=count, documents=documents)
 
 
@@ -116,11 +113,8 @@ def document_digests(index: DataIndex, shard: str) -> Mapping[str, str]:
 
 def _shard_sizes(path: Path, shards: tuple[StoredFile, ...]) -> dict[str, int]:
     for shard in shards:
-        if (
-            not is_inside(shard.path)
-            or not is_count(shard.size_bytes)
-            or not isinstance(shard.digest, str)
-        ):
+        is_described = is_count(shard.size_bytes) and isinstance(shard.digest, str)
+        if not is_described or not is_inside(shard.path):
             raise CorruptFileError(
                 path, "shards", expected="a path inside, a size and a digest", seen=shard
             )

@@ -28,10 +28,7 @@ HEADER = re.compile(  # numpy writes its three keys in this order; an object arr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpyArray:
-    """An array of integers on disk.
-
-    Its shape, its dtype, and the byte at which its values begin.
-    """
+    """An array of integers on disk, whose values begin at byte `start`."""
 
     path: Path
     dtype: np.dtype[np.generic]
@@ -64,22 +61,22 @@ def read_npy(path: Path) -> NpyArray:
         EvidenceError: it cannot be read.
     """
     seen = look_at_file(path)
-    told = HEADER.match(seen.head)
-    if told is None or told["fortran"] == b"True":
+    header = HEADER.match(seen.head)
+    if header is None or header["fortran"] == b"True":
         expected = "a numpy array of integers, row after row"
         raise CorruptFileError(path, "header", expected=expected, seen=seen.head[:80])
-    shape = tuple(int(size) for size in re.findall(rb"\d+", told["shape"]))
-    width = 2 if told["version"] == b"\1" else 4
+    shape = tuple(int(size) for size in re.findall(rb"\d+", header["shape"]))
+    width = 2 if header["version"] == b"\1" else 4
     start = 8 + width + int.from_bytes(seen.head[8 : 8 + width], "little")
-    if len(shape) not in (1, 2) or start < told.end():
+    if len(shape) not in (1, 2) or start < header.end():
         raise CorruptFileError(path, "header", expected="one or two axes", seen=shape)
-    found = NpyArray(path=path, dtype=np.dtype(told["dtype"].decode()), shape=shape, start=start)
-    if start + shape[0] * found.row_bytes > seen.size_bytes:
-        expected = f"{shape[0]} rows of {found.row_bytes} bytes"
+    array = NpyArray(path=path, dtype=np.dtype(header["dtype"].decode()), shape=shape, start=start)
+    if start + shape[0] * array.row_bytes > seen.size_bytes:
+        expected = f"{shape[0]} rows of {array.row_bytes} bytes"
         raise CorruptFileError(
             path, "values", expected=expected, seen=f"{seen.size_bytes - start} bytes"
         )
-    return found
+    return array
 
 
 def as_rows(values: Integers, width: int) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +104,9 @@ def document(path: Path, number: int, /) -> Integers:
 
 
 def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.StoredDocument:
-    """One row.
+    """One row, at the place of its row group.
 
-    Its place is its row group's, its digest is of its tokens as little-endian 64-bit ids (text:
-    bytes).
+    Its digest is of its values: little-endian 64-bit ids, or the bytes of text.
 
     Raises:
         EvidenceError: there is no such row, or it cannot be read.
@@ -116,8 +116,8 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
     part = parts[where.part]
     name = _column(part)
     with _opened(part) as file:
-        group, row = _group_of(file, where.number)
-        value = _value(file, group, row, name)
+        group, number_in_group = _group_of(file, where.number)
+        value = _value(file, group, number_in_group, name)
         span = _span(file, group)
     tokens = tokens_of({name: value})
     if tokens is None:
@@ -128,16 +128,14 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
         expected = f"at most {disk.MAX_DOCUMENT_BYTES} bytes or ids"
         raise CorruptFileError(part, f"row {where.number}", expected=expected, seen=len(tokens))
     data = tokens.astype("<i8" if name in TOKEN_FIELDS else "u1").tobytes()
-    found = disk.document_of(part.name, 0, data, tokens)
-    return disk.StoredDocument(
-        path=part.name, start=span.start, end=span.stop, digest=found.digest, tokens=found.tokens
-    )
+    row = disk.document_of(part.name, 0, data, tokens)
+    return replace(row, start=span.start, end=span.stop)
 
 
 def documents_of_step(
     path: Path, step: int, global_batch: int, sequence_length: int, /, *, eos: int | None = None
 ) -> tuple[int, ...]:
-    """Never known: a corpus of text does not hold the order in which a loader tokenized, packed and shuffled it.
+    """Never known: a corpus does not hold the order in which a loader packed and shuffled it.
 
     Raises:
         RefusedError: always.
@@ -209,11 +207,11 @@ def _num_rows(path: Path) -> int:
 def _column(path: Path) -> str:
     with _opened(path) as file:
         names = list(file.schema_arrow.names)
-    found = next((name for name in FIELDS if name in names), None)
-    if found is None:
-        seen = ", ".join(names[:8])
-        raise CorruptFileError(path, "columns", expected=f"one of {', '.join(FIELDS)}", seen=seen)
-    return found
+    for name in FIELDS:
+        if name in names:
+            return name
+    seen = ", ".join(names[:8])
+    raise CorruptFileError(path, "columns", expected=f"one of {', '.join(FIELDS)}", seen=seen)
 
 
 def _group_of(file: Any, number: int) -> tuple[int, int]:
@@ -228,12 +226,11 @@ def _group_of(file: Any, number: int) -> tuple[int, int]:
 
 def _value(file: Any, group: int, row: int, name: str) -> Any:
     whole = file.metadata.row_group(group)
-    for chunk in (whole.column(column) for column in range(whole.num_columns)):
+    for column in range(whole.num_columns):
+        chunk = whole.column(column)
         unpacked = chunk.total_uncompressed_size
-        is_own = chunk.path_in_schema.partition(".")[0] == name
-        if is_own and unpacked > max(
-            disk.MAX_DOCUMENT_BYTES, MAX_EXPANSION * chunk.total_compressed_size
-        ):
+        most = max(disk.MAX_DOCUMENT_BYTES, MAX_EXPANSION * chunk.total_compressed_size)
+        if chunk.path_in_schema.partition(".")[0] == name and unpacked > most:
             raise ValueError(
                 f"row group {group} expands to {unpacked} bytes, which is not unpacked"
             )

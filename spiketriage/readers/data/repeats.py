@@ -1,4 +1,4 @@
-"""The longest block of ids that occurs twice in a document, and the share of its 4-grams that occurred before.
+"""The longest block of ids that occurs twice in a document, and the share of repeated 4-grams.
 
 This module never compares blocks by a hash: equal ranks are equal blocks, so that no collision can
 lie.
@@ -48,9 +48,10 @@ def _longest(levels: list[Integers]) -> int:
     low, high = half, 2 * half  # `low` repeats; `high` does not, or does not fit
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (
-            (middle, high) if _repeats(_paired(levels[known[-1]], middle - half)) else (low, middle)
-        )
+        if _repeats(_paired(levels[known[-1]], middle - half)):
+            low = middle
+        else:
+            high = middle
     return low
 
 

@@ -1,6 +1,4 @@
-"""How the documents of a data store look.
-
-Entropy, repetition, and distance from the other documents of the store.
+"""How the documents of a data store look: entropy, repetition, distance from the other documents.
 
 This module never judges a document: it measures, and whoever asks compares with neighbours of the
 same store.
@@ -38,35 +36,32 @@ def statistics(
     pad: int | None,
     reference: Integers | None,
 ) -> TokenStatistics:
-    """How `tokens` look, measured as `diagnosis.checks.content_profile` measures bytes where it does too.
+    """How `tokens` look, measured as `diagnosis.checks.content_profile` measures bytes.
 
-    - `unigram_kl`: bits of Kullback-Leibler divergence of the ids from `reference` (counts by id),
-      in which every id
-      has half a count more than it has, and so has one bin for all ids that the reference has no
-      place for.
+    - `unigram_kl`: bits of Kullback-Leibler divergence of the ids from `reference` (counts by id).
+      Every id of it has half a count more than it has, and so has one bin for all other ids.
     - `entropy`: bits an id, of the document's own ids.
     - `compression_ratio`: bytes after zlib (level 1) over bytes before, of the ids as little-endian
-      integers of one
-      byte if `vocab_size` is at most 256, two if at most 65,536, else four; higher bits of an id
-      are dropped.
+      integers of one byte if `vocab_size` is at most 256, two if at most 65,536, else four; higher
+      bits of an id are dropped.
     - `longest_repeat`: length of the longest block of ids that occurs twice; the two may overlap,
-      so that one id n
-      times has n - 1 (`repeats`).
+      so that one id n times has n - 1 (`repeats`).
     - `ngram_repetition`: share of the 4-grams that occurred earlier in the document.
     - `share_outside_vocabulary`: ids below 0, or from `vocab_size` on where that is given, other
       than `pad`.
 
     A short document diverges, compresses and repeats by its length alone: compare it with others of
-    about that length.
-    An empty document has zeros, and NaN where a quotient has no value (`unigram_kl`,
-    `compression_ratio`).
+    about that length. An empty document has zeros, and NaN where a quotient has no value
+    (`unigram_kl`, `compression_ratio`).
     """
     num_tokens = len(tokens)
     if not num_tokens:
         return _empty()
     ids, counts = np.unique(tokens, return_counts=True)
     shares = counts / num_tokens
-    outside = (ids < 0) | ((ids >= vocab_size) if vocab_size is not None else False)
+    outside = ids < 0
+    if vocab_size is not None:
+        outside |= ids >= vocab_size
     if pad is not None:
         outside &= ids != pad
     repeated = repeats(tokens)
@@ -98,22 +93,22 @@ def documents(
     Raises:
         EvidenceError: one of them does not exist or cannot be read.
     """
-    found: list[MeasuredDocument] = []
+    measured: list[MeasuredDocument] = []
     for number in numbers:
-        one = store.stored(path, number, eos=eos)
-        found.append(
+        stored = store.stored(path, number, eos=eos)
+        measured.append(
             MeasuredDocument(
                 number=number,
-                path=one.path,
-                start=one.start,
-                end=one.end,
-                digest=one.digest,
+                path=stored.path,
+                start=stored.start,
+                end=stored.end,
+                digest=stored.digest,
                 statistics=statistics(
-                    one.tokens, vocab_size=vocab_size, eos=eos, pad=pad, reference=reference
+                    stored.tokens, vocab_size=vocab_size, eos=eos, pad=pad, reference=reference
                 ),
             )
         )
-    return tuple(found)
+    return tuple(measured)
 
 
 def unigram_counts(
@@ -140,7 +135,8 @@ def unigram_counts(
     numbers = draw.sample(range(num_documents), min(num_documents, max_documents + len(without)))
     texts: list[Integers] = []
     error: EvidenceError | None = None
-    for number in [number for number in numbers if number not in without][:max_documents]:
+    chosen = [number for number in numbers if number not in without]
+    for number in chosen[:max_documents]:
         try:
             texts.append(store.stored(path, number, eos=eos).tokens[:MAX_TOKENS])
         except EvidenceError as seen:
@@ -153,15 +149,9 @@ def unigram_counts(
 
 
 def counts_of(tokens: Integers, vocab_size: int | None) -> Integers:
-    """How often each id occurs, by id.
-
-    Ids without a place are not counted (see `unigram_counts`).
-    """
+    """How often each id occurs, by id; ids without a place do not count (see `unigram_counts`)."""
     largest = int(tokens.max()) + 1 if len(tokens) else 0
-    if vocab_size is not None:
-        size = vocab_size
-    else:
-        size = min(max(largest, 1), MAX_IDS)
+    size = vocab_size if vocab_size is not None else min(max(largest, 1), MAX_IDS)
     known = tokens[(tokens >= 0) & (tokens < size)]
     return np.bincount(known, minlength=size).astype(np.int64)
 
@@ -177,8 +167,11 @@ def _kl_bits(ids: Integers, shares: NDArray[np.float64], reference: Integers) ->
 
 
 def _compression_ratio(tokens: Integers, vocab_size: int | None) -> float:
-    wide = vocab_size is None or vocab_size > 65536
-    dtype = "<u4" if wide else "u1" if vocab_size is not None and vocab_size <= 256 else "<u2"
+    dtype = "<u4"
+    if vocab_size is not None and vocab_size <= 256:
+        dtype = "u1"
+    elif vocab_size is not None and vocab_size <= 65536:
+        dtype = "<u2"
     data = tokens.astype(dtype).tobytes()
     return len(zlib.compress(data, ZLIB_LEVEL)) / len(data)
 

@@ -38,7 +38,7 @@ class DataStore(Format, Protocol):
         ...
 
     def document(self, path: Path, number: int, /) -> Tokens:
-        """The token ids of one document (of its UTF-8 bytes where the store holds text), by number from 0.
+        """The token ids of one document, by number from 0; of text, its UTF-8 bytes.
 
         Raises:
             EvidenceError: there is no such document, or it cannot be read.
@@ -46,9 +46,7 @@ class DataStore(Format, Protocol):
         ...
 
     def count(self, path: Path, /, *, eos: int | None = None) -> int:
-        """How many documents `document` and `stored` know.
-
-        `eos` is the id that cuts a stream without an index.
+        """How many documents there are; `eos` is the id that cuts a stream without an index.
 
         Raises:
             EvidenceError: it cannot be read.
@@ -73,9 +71,7 @@ class DataStore(Format, Protocol):
         *,
         eos: int | None = None,
     ) -> Sequence[int]:
-        """Numbers of the documents that a training step consumed, as `stored` counts them.
-
-        The first step is 1.
+        """Numbers, as `stored` counts them, of what a training step consumed; the first is step 1.
 
         Raises:
             RefusedError: the format does not say; the message says what is missing.

@@ -1,6 +1,4 @@
-"""The document in a row of a text corpus.
-
-Its text, its messages, or its token ids, whichever field it has.
+"""The document in a row of a text corpus: its text, its messages, or its token ids.
 
 This module never tokenizes: text becomes the ids 0 to 255 of its UTF-8 bytes.
 """
@@ -28,8 +26,9 @@ def tokens_of(row: Mapping[str, Any]) -> Integers | None:
     Of messages the contents count, one a line.
     """
     for name in FIELDS:
-        if name in row and (found := _value(row[name], name)) is not None:
-            return found
+        tokens = _value(row[name], name) if name in row else None
+        if tokens is not None:
+            return tokens
     return None
 
 
@@ -42,19 +41,18 @@ def _value(value: Any, name: str) -> Integers | None:
         return None
     if not isinstance(value, list):
         return None
-    contents = [text for message in value if (text := _content(message)) is not None]
+    contents = [text for text in map(_content, value) if text is not None]
     if contents:
         return of_text(_encoded("\n".join(contents)))
     return None
 
 
 def _ids(value: Any) -> Integers | None:
-    whole = isinstance(value, list) and all(
-        type(item) is int and abs(item) <= MAX_ID for item in value
-    )
-    if whole:
-        return np.array(value, dtype=np.int64)
-    return None
+    if not isinstance(value, list):
+        return None
+    if not all(type(item) is int and abs(item) <= MAX_ID for item in value):
+        return None
+    return np.array(value, dtype=np.int64)
 
 
 def _content(message: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""CRC-32 of two neighbouring ranges from the CRC-32 of each, so that a range can be read in pieces at once.
+"""CRC-32 of two neighbouring ranges from that of each, so that pieces can be read at once.
 
 This module never reads a byte: it multiplies polynomials modulo the CRC's own.
 """
@@ -11,7 +11,7 @@ _POLYNOMIAL = 0xEDB88320  # reflected, as zlib and zip use it (RFC 1952, section
 
 
 def combine(first: int, second: int, second_bytes: int) -> int:
-    """CRC-32 of the bytes of `first` followed by those of `second`, which are `second_bytes` long."""
+    """CRC-32 of the bytes behind `first`, followed by the `second_bytes` ones behind `second`."""
     return _multiply(_shift(second_bytes), first) ^ second
 
 
@@ -29,10 +29,10 @@ def _multiply(a: int, b: int) -> int:
 @cache
 def _shift(num_bytes: int) -> int:
     """The polynomial that appends `num_bytes` zero bytes: x to the power of eight times that."""
-    result, square = 1 << 31, 1 << 23  # x^0 and x^8
+    power, square = 1 << 31, 1 << 23  # x^0 and x^8
     while num_bytes:
         if num_bytes & 1:
-            result = _multiply(square, result)
+            power = _multiply(square, power)
         square = _multiply(square, square)
         num_bytes >>= 1
-    return result
+    return power

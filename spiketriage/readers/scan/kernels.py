@@ -1,6 +1,4 @@
-"""Counts over a run of float elements given as integer words.
-
-Nonfinite, largest, norm, zeros, saturation.
+"""Counts over float elements given as integer words: nonfinite, largest, norm, zeros, saturated.
 
 This module never converts what it can compare as an integer, and never keeps the words it is given.
 """
@@ -29,10 +27,7 @@ _SCRATCH_WORDS = 1 << 16  # 256 KiB of float32 stay in the second-level cache
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Running counts of one tensor.
-
-    They can be added up in any order. `first` is an element number.
-    """
+    """Running counts of one tensor, which add up in any order; `first` is an element's number."""
 
     num_elements: int = 0
     num_nan: int = 0
@@ -86,9 +81,7 @@ def tally(
     is_full: bool,
     counts_negatives: bool = True,
 ) -> Tally:
-    """Counts over whole words of `dtype` in `data`.
-
-    The first of them is word `first_element` of its tensor.
+    """Counts over whole words of `dtype` in `data`, the first of which is word `first_element`.
 
     Negatives are half of any weights, so counting them costs a pass that only sums of squares are
     worth.
@@ -99,29 +92,28 @@ def tally(
     words = np.frombuffer(data, dtype=bits.unsigned)
     if not words.flags.aligned:
         words = words.copy()  # cheaper than what numpy does to look at unaligned words
-    found = Tally(num_elements=words.size)
-    # Two integer maxima instead of isfinite(): no temporary array, and exact. Read unsigned, the
-    # largest word is the negative number of largest magnitude, if there is one; read signed, it is
-    # the largest positive number.
+    counts = Tally(num_elements=words.size)
+    # Two integer maxima instead of isfinite(): no temporary array, and exact. Read as unsigned, the
+    # largest word is the negative number of largest magnitude, if there is one; read as signed, it
+    # is the largest positive number.
     signed = words.view(bits.signed)
     top, positive = int(words.max()), int(signed.max())
     has_negative = top > bits.magnitude
-    found.largest_bits = max(
-        top & bits.magnitude if has_negative else 0, positive if positive >= 0 else 0
-    )
-    if found.largest_bits >= bits.infinity:
-        _count_nonfinite(found, words, bits, first_element)
-    if is_full:
-        if has_negative:
-            num_negative_zeros = _negative_zeros(words, signed, bits)
-        else:
-            num_negative_zeros = 0
-        if has_negative and counts_negatives:
-            found.num_negative = (
-                _negatives(words, signed, bits, has_nan=found.num_nan > 0) - num_negative_zeros
-            )
-        _count_rest(found, words, bits, dtype, num_negative_zeros=num_negative_zeros)
-    return found
+    counts.largest_bits = max(0, positive)
+    if has_negative:
+        counts.largest_bits = max(counts.largest_bits, top & bits.magnitude)
+    if counts.largest_bits >= bits.infinity:
+        _count_nonfinite(counts, words, bits, first_element)
+    if not is_full:
+        return counts
+    num_negative_zeros = 0
+    if has_negative:
+        num_negative_zeros = _negative_zeros(words, signed, bits)
+    if has_negative and counts_negatives:
+        num_signed = _negatives(words, signed, bits, has_nan=counts.num_nan > 0)
+        counts.num_negative = num_signed - num_negative_zeros
+    _count_rest(counts, words, bits, dtype, num_negative_zeros=num_negative_zeros)
+    return counts
 
 
 def value_of(dtype: str, magnitude_bits: int) -> float:
@@ -132,85 +124,76 @@ def value_of(dtype: str, magnitude_bits: int) -> float:
     mantissa_bits = bits.smallest_normal.bit_length() - 1
     exponent_bits = (bits.magnitude + 1).bit_length() - 1 - mantissa_bits
     bias = (1 << (exponent_bits - 1)) - 1
-    exponent, mantissa = (
-        magnitude_bits >> mantissa_bits,
-        magnitude_bits & (bits.smallest_normal - 1),
-    )
+    exponent = magnitude_bits >> mantissa_bits
+    mantissa = magnitude_bits & (bits.smallest_normal - 1)
     if exponent == 0:
         return math.ldexp(mantissa, 1 - bias - mantissa_bits)
     return math.ldexp(mantissa | bits.smallest_normal, exponent - bias - mantissa_bits)
 
 
 def _exponents(words: Words, first_element: int) -> Tally:
+    """Counts over F8_E8M0, which are exponents alone: nothing is negative, infinite or zero."""
+    counts = Tally(num_elements=words.size)
     is_nan = words == EXPONENT_NAN
-    num_nan = int(np.count_nonzero(is_nan))
-    finite = words[~is_nan] if num_nan else words
-    return Tally(
-        num_elements=words.size,
-        num_nan=num_nan,
-        first=first_element + int(is_nan.argmax()) if num_nan else None,
-        largest_bits=int(finite.max()) if finite.size else 0,
-    )
+    counts.num_nan = int(np.count_nonzero(is_nan))
+    if counts.num_nan:
+        counts.first = first_element + int(is_nan.argmax())
+        words = words[~is_nan]
+    if words.size:
+        counts.largest_bits = int(words.max())
+    return counts
 
 
-def _count_nonfinite(found: Tally, words: Words, bits: FloatBits, first_element: int) -> None:
+def _count_nonfinite(counts: Tally, words: Words, bits: FloatBits, first_element: int) -> None:
     magnitudes = words & words.dtype.type(bits.magnitude)
     is_nonfinite = magnitudes >= bits.infinity
     num_nonfinite = int(np.count_nonzero(is_nonfinite))
     if bits.has_infinity:
-        found.num_positive_inf = int(np.count_nonzero(words == bits.infinity))
-        found.num_negative_inf = int(np.count_nonzero(words == (bits.infinity | bits.sign)))
-    found.num_nan = num_nonfinite - found.num_positive_inf - found.num_negative_inf
-    found.first = first_element + int(is_nonfinite.argmax())
+        counts.num_positive_inf = int(np.count_nonzero(words == bits.infinity))
+        counts.num_negative_inf = int(np.count_nonzero(words == (bits.infinity | bits.sign)))
+    counts.num_nan = num_nonfinite - counts.num_positive_inf - counts.num_negative_inf
+    counts.first = first_element + int(is_nonfinite.argmax())
     finite = magnitudes[~is_nonfinite]
-    found.largest_bits = int(finite.max()) if finite.size else 0
+    counts.largest_bits = int(finite.max()) if finite.size else 0
 
 
 def _negative_zeros(words: Words, signed: Words, bits: FloatBits) -> int:
-    # Read signed, -0.0 is the smallest of all words, so one look tells whether there is any to
-    # count.
+    # Read as signed, -0.0 is the smallest of all words: one look tells whether there is any.
     if int(signed.min()) == -bits.sign:
         return int(np.count_nonzero(words == bits.sign))
     return 0
 
 
 def _negatives(words: Words, signed: Words, bits: FloatBits, *, has_nan: bool) -> int:
-    """Words with a sign, -0.0 among them.
-
-    The NaN that 0 * inf makes has its sign bit set, and is not negative.
-    """
-    found = int(np.count_nonzero(signed < 0))
+    """Words with a sign, -0.0 among them, but no NaN: that of 0 * inf has its sign bit set."""
+    num_signed = int(np.count_nonzero(signed < 0))
     if has_nan:
-        found -= int(
-            np.count_nonzero(words > (bits.infinity | bits.sign) - (not bits.has_infinity))
-        )
-    return found
+        largest = (bits.infinity | bits.sign) - (not bits.has_infinity)
+        num_signed -= int(np.count_nonzero(words > largest))
+    return num_signed
 
 
 def _count_rest(
-    found: Tally, words: Words, bits: FloatBits, dtype: str, *, num_negative_zeros: int
+    counts: Tally, words: Words, bits: FloatBits, dtype: str, *, num_negative_zeros: int
 ) -> None:
-    found.num_zeros = words.size - int(np.count_nonzero(words)) + num_negative_zeros
-    if words.itemsize == 1 and found.largest_bits == bits.largest:
-        found.num_saturated = int(np.count_nonzero((words & bits.magnitude) == bits.largest))
-    found.squares = _squares(words, dtype, value_of(dtype, found.largest_bits))
+    counts.num_zeros = words.size - int(np.count_nonzero(words)) + num_negative_zeros
+    if words.itemsize == 1 and counts.largest_bits == bits.largest:
+        counts.num_saturated = int(np.count_nonzero((words & bits.magnitude) == bits.largest))
+    counts.squares = _squares(words, dtype, value_of(dtype, counts.largest_bits))
 
 
 def _squares(words: Words, dtype: str, absmax: float) -> float:
     """Sum of squares; NaN or infinite if an element is."""
     with np.errstate(all="ignore"):  # a signalling NaN is a NaN like any other
-        if absmax != 0 and not _SAFE_SMALLEST < absmax < _SAFE_LARGEST:
-            return sum(float(np.dot(part, part)) for part in _as(words, dtype, np.float64))
-        if dtype == "BF16":
+        is_safe = absmax == 0 or _SAFE_SMALLEST < absmax < _SAFE_LARGEST
+        if is_safe and dtype == "BF16":
             return _squares_of_pairs(words)
-        return sum(float(np.dot(part, part)) for part in _as(words, dtype, np.float32))
+        width = np.float32 if is_safe else np.float64
+        return sum(float(np.dot(part, part)) for part in _as(words, dtype, width))
 
 
 def _squares_of_pairs(words: Words) -> float:
-    """Sum of squares of bf16.
-
-    Two of them lie in a 32-bit word, and each is a float32 with the lower half cleared.
-    """
+    """Sum of squares of bf16: two lie in a 32-bit word, each the upper half of a float32."""
     pairs = words[: words.size & ~1].view(np.uint32)
     scratch = _scratch()
     total = 0.0
@@ -232,15 +215,14 @@ def _scratch() -> Words:
     return scratch
 
 
-def _as(words: Words, dtype: str, wanted: type[np.floating[Any]]) -> Iterator[Words]:
-    """The elements as floats of the wanted width, in parts that fit the cache."""
+def _as(words: Words, dtype: str, width: type[np.floating[Any]]) -> Iterator[Words]:
+    """The elements as floats of that width or more, in parts that fit the cache."""
     for start in range(0, words.size, _SCRATCH_WORDS):
         part = words[start : start + _SCRATCH_WORDS]
-        yield (
-            part.view("<f8")
-            if dtype in ("F64", "C128")
-            else _floats(part, dtype).astype(wanted, copy=False)
-        )
+        if dtype in ("F64", "C128"):
+            yield part.view("<f8")
+        else:
+            yield _floats(part, dtype).astype(width, copy=False)
 
 
 def _floats(words: Words, dtype: str) -> Words:
@@ -254,9 +236,12 @@ def _floats(words: Words, dtype: str) -> Words:
 
 
 def _table(dtype: str) -> Words:
+    """The value of each of the 256 words of an FP8 format."""
     bits = FLOATS[dtype]
-    magnitudes = [word & bits.magnitude for word in range(256)]
-    values = [value_of(dtype, one) if one < bits.infinity else math.nan for one in magnitudes]
+    values = []
+    for word in range(256):
+        magnitude = word & bits.magnitude
+        values.append(value_of(dtype, magnitude) if magnitude < bits.infinity else math.nan)
     if bits.has_infinity:
         values[bits.infinity] = values[bits.infinity | bits.sign] = math.inf
     return np.array(values, dtype=np.float32)

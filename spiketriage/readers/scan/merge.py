@@ -1,6 +1,4 @@
-"""Puts the pieces of one pass together.
-
-Digests of files, counts of tensors, ranges that are damaged.
+"""Puts the pieces of one pass together: digests of files, counts of tensors, damaged ranges.
 
 This module never reads a byte and never decides what a number means.
 """
@@ -10,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -37,20 +35,21 @@ class _First:
 def file_digests(facts: Iterable[PieceFacts]) -> list[FileDigest]:
     """The digest of every file that was read whole, by its absolute path."""
     by_path: dict[str, list[PieceFacts]] = defaultdict(list)
-    for one in facts:
-        by_path[one.path].append(one)
-    result: list[FileDigest] = []
+    for piece in facts:
+        by_path[piece.path].append(piece)
+    digests: list[FileDigest] = []
     for path, pieces in by_path.items():
-        if not any(one.problem or not one.digest for one in pieces):
-            result.append(
-                FileDigest(
-                    path=path,
-                    size_bytes=sum(one.num_bytes for one in pieces),
-                    digest=tree_root([one.digest for one in pieces]),
-                    pieces=tuple(one.digest.hex() for one in pieces),
-                )
+        if any(piece.problem or not piece.digest for piece in pieces):
+            continue
+        digests.append(
+            FileDigest(
+                path=path,
+                size_bytes=sum(piece.num_bytes for piece in pieces),
+                digest=tree_root([piece.digest for piece in pieces]),
+                pieces=tuple(piece.digest.hex() for piece in pieces),
             )
-    return result
+        )
+    return digests
 
 
 def damage(work: Work, pieces: Sequence[PieceFacts]) -> Iterator[Damage]:
@@ -78,21 +77,18 @@ def broken_promises(
     facts: CheckpointFacts, work: Work, pieces: Sequence[PieceFacts]
 ) -> Iterator[Damage]:
     """Files that are not what another tool's manifest says."""
-    seen = {one.path: one for one in pieces if one.other}
+    measured = {piece.path: piece for piece in pieces if piece.other}
     for promise in facts.promises:
         file = work.files.get(promise.path)
-        if file is not None:
-            measured = seen.get(file.path)
-        else:
-            measured = None
-        if measured is not None and measured.other != promise.digest.lower():
+        seen = measured.get(file.path) if file is not None else None
+        if seen is not None and seen.other != promise.digest.lower():
             yield Damage(
                 path=promise.path,
                 start=0,
-                end=measured.num_bytes,
+                end=seen.num_bytes,
                 name="the whole file",
                 expected=f"{promise.algorithm} {promise.digest}",
-                seen=measured.other,
+                seen=seen.other,
             )
 
 
@@ -102,66 +98,70 @@ def tensor_stats(
     """The counts of each tensor over all of its chunks."""
     tallies: dict[str, Tally] = {}
     firsts: dict[str, _First] = {}
-    zeros: dict[str, dict[Chunk, Tally]] = {}
+    by_chunk: dict[str, dict[Chunk, Tally]] = {}
     for counted in chain.from_iterable(piece.counted for piece in pieces):
-        owner, found = work.owners[counted.key], counted.tally
-        tallies.setdefault(owner.tensor.name, Tally()).add(found)
-        zeros.setdefault(owner.tensor.name, {}).setdefault(owner.chunk, Tally()).add(found)
-        if found.first is not None:
-            firsts.setdefault(owner.tensor.name, _First(chunk=owner.chunk, number=found.first))
-    result: dict[str, TensorStats] = {}
+        owner, counts = work.owners[counted.key], counted.tally
+        name = owner.tensor.name
+        tallies.setdefault(name, Tally()).add(counts)
+        by_chunk.setdefault(name, {}).setdefault(owner.chunk, Tally()).add(counts)
+        if counts.first is not None:
+            firsts.setdefault(name, _First(chunk=owner.chunk, number=counts.first))
+    stats: dict[str, TensorStats] = {}
     for tensor in facts.tensors:
-        if tensor.name in tallies:
-            result[tensor.name] = _told(
-                tensor,
-                tallies[tensor.name],
-                firsts.get(tensor.name),
-                _zero_chunk(zeros[tensor.name]) if is_full else "",
-                is_full=is_full,
-            )
-    return result
+        name = tensor.name
+        if name not in tallies:
+            continue
+        stats[name] = _quick_stats(tensor, tallies[name], firsts.get(name))
+        if is_full:
+            stats[name] = _full_stats(tensor, stats[name], tallies[name], by_chunk[name])
+    return stats
 
 
-def _told(
-    tensor: TensorFacts, found: Tally, first: _First | None, zero_chunk_path: str, *, is_full: bool
-) -> TensorStats:
-    is_fp8 = tensor.dtype.startswith("F8_E") and tensor.dtype in FLOATS
-    has_signs = tensor.dtype in FLOATS
+def _quick_stats(tensor: TensorFacts, counts: Tally, first: _First | None) -> TensorStats:
+    parts = FLOATS[tensor.dtype].parts if tensor.dtype in FLOATS else 1
     return TensorStats(
         dtype=tensor.dtype,
-        num_elements=found.num_elements // (FLOATS[tensor.dtype].parts if has_signs else 1),
-        num_nan=found.num_nan,
-        num_positive_inf=found.num_positive_inf,
-        num_negative_inf=found.num_negative_inf,
-        first_nonfinite=_index(first, FLOATS[tensor.dtype].parts if has_signs else 1)
-        if first is not None
-        else None,
+        num_elements=counts.num_elements // parts,
+        num_nan=counts.num_nan,
+        num_positive_inf=counts.num_positive_inf,
+        num_negative_inf=counts.num_negative_inf,
+        first_nonfinite=_index(first, parts) if first is not None else None,
         nonfinite_path=first.chunk.path if first is not None else "",
-        absmax=value_of(tensor.dtype, found.largest_bits),
-        l2=float(np.sqrt(found.squares)) if is_full and has_signs else None,
-        num_zeros=found.num_zeros if is_full and has_signs else None,
-        num_negative=found.num_negative
-        if is_full and has_signs and is_second_moment(tensor.name)
-        else None,
-        num_saturated=found.num_saturated if is_full and is_fp8 else None,
-        zero_chunk_path=zero_chunk_path,
+        absmax=value_of(tensor.dtype, counts.largest_bits),
     )
+
+
+def _full_stats(
+    tensor: TensorFacts, quick: TensorStats, counts: Tally, by_chunk: Mapping[Chunk, Tally]
+) -> TensorStats:
+    """What a full scan measures beyond a quick one, where the format can have it."""
+    stats = replace(quick, zero_chunk_path=_zero_chunk(by_chunk))
+    if tensor.dtype not in FLOATS:
+        return stats
+    stats = replace(stats, l2=float(np.sqrt(counts.squares)), num_zeros=counts.num_zeros)
+    if is_second_moment(tensor.name):
+        stats = replace(stats, num_negative=counts.num_negative)
+    if tensor.dtype.startswith("F8_E"):
+        stats = replace(stats, num_saturated=counts.num_saturated)
+    return stats
 
 
 def _zero_chunk(chunks: Mapping[Chunk, Tally]) -> str:
     """The file of the first chunk that is all zeros, unless the whole tensor is."""
-    empty = [chunk for chunk, found in chunks.items() if found.num_zeros == found.num_elements]
+    empty = []
+    for chunk, counts in chunks.items():
+        if counts.num_zeros == counts.num_elements:
+            empty.append(chunk)
     if empty and len(empty) < len(chunks):
         return empty[0].path or "."
     return ""
 
 
 def _index(first: _First, parts: int) -> tuple[int, ...]:
+    """The index of that element in the whole tensor."""
     number, shape = first.number // parts, first.chunk.shape
     if not shape or number >= math.prod(shape):
         return (number,)
     offset = first.chunk.offset or (0,) * len(shape)
-    result: list[int] = []
-    for at, start in zip(np.unravel_index(number, shape), offset, strict=True):
-        result.append(int(at) + start)
-    return tuple(result)
+    places = zip(np.unravel_index(number, shape), offset, strict=True)
+    return tuple(int(at) + start for at, start in places)

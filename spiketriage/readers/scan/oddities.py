@@ -1,4 +1,4 @@
-"""What cannot be, or hardly ever is, in a healthy checkpoint although every number is finite, in sentences.
+"""What cannot be, or hardly ever is, in a healthy checkpoint although its numbers are finite.
 
 This module never looks at a byte: it reads the counts of one pass.
 """
@@ -11,15 +11,12 @@ from spiketriage.nouns.checkpoint import Measurement, TensorFacts, TensorStats
 from spiketriage.readers.scan.floats import FLOATS
 from spiketriage.readers.scan.kernels import value_of
 
-# Weights of trained language models stay below a hundred; a flipped exponent bit makes 1e10 and
-# more.
+# Weights of trained language models stay below a hundred; a flipped exponent bit makes 1e10.
 ABSURD_PARAMETER = 1e4
+# With a scale that fits, hardly a value is the largest that FP8 has; one in a hundred never is.
 SATURATED_SHARE = 0.01
-SECOND_MOMENTS = (
-    "exp_avg_sq",
-    "max_exp_avg_sq",
-    "square_avg",
-)  # sums of squares, in torch.optim's names
+# running means of squares, in torch.optim's names
+SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg")
 
 
 def is_second_moment(name: str) -> bool:
@@ -46,30 +43,20 @@ def suspicions(tensors: Iterable[TensorFacts], measured: Measurement) -> Iterato
 
 
 def nonfinite(tensors: Iterable[TensorFacts], measured: Measurement) -> Iterator[str]:
-    """One sentence for each tensor of the training state that is not finite, with how many and the first.
+    """One sentence for each tensor of the training state that is not finite.
 
-    A callback's best score so far may well be infinite, so other tensors are left out.
+    A callback's best score so far may well be infinite, so tensors of other roles are left out.
     """
-    for name, stats in _of_state(tensors, measured):
-        if stats.num_nonfinite:
-            signs = f"{stats.num_positive_inf} +Inf, {stats.num_negative_inf} -Inf"
-            if stats.nonfinite_path:
-                where = f" in {stats.nonfinite_path}"
-            else:
-                where = ""
-            first = list(stats.first_nonfinite or ())
-            yield (
-                f"{name}: {stats.num_nan} NaN, {signs} of {stats.num_elements}, the first at "
-                f"{first}{where}"
-            )
-
-
-def _of_state(
-    tensors: Iterable[TensorFacts], measured: Measurement
-) -> Iterator[tuple[str, TensorStats]]:
     for tensor in tensors:
-        if tensor.role != "other" and tensor.name in measured.stats:
-            yield tensor.name, measured.stats[tensor.name]
+        stats = measured.stats.get(tensor.name)
+        if tensor.role == "other" or stats is None or not stats.num_nonfinite:
+            continue
+        signs = f"{stats.num_positive_inf} +Inf, {stats.num_negative_inf} -Inf"
+        where = f" in {stats.nonfinite_path}" if stats.nonfinite_path else ""
+        yield (
+            f"{tensor.name}: {stats.num_nan} NaN, {signs} of {stats.num_elements}, the first at "
+            f"{list(stats.first_nonfinite or ())}{where}"
+        )
 
 
 def _impossible(tensor: TensorFacts, stats: TensorStats) -> Iterator[str]:
@@ -78,11 +65,11 @@ def _impossible(tensor: TensorFacts, stats: TensorStats) -> Iterator[str]:
             f"{stats.num_negative} of {stats.num_elements} sums of squares are negative, which "
             "is impossible"
         )
-    if tensor.role == "parameter" and stats.absmax > ABSURD_PARAMETER:
+    if tensor.role != "parameter":
+        return
+    if stats.absmax > ABSURD_PARAMETER:
         yield f"holds {stats.absmax:.3g}, which no trained weight is"
-    if tensor.role == "parameter" and 0 < stats.absmax < value_of(
-        stats.dtype, _smallest_normal(stats.dtype)
-    ):
+    if 0 < stats.absmax < value_of(stats.dtype, _smallest_normal(stats.dtype)):
         yield f"nothing in it is larger than {stats.absmax:.3g}: all denormal"
 
 
@@ -92,11 +79,8 @@ def _rare(tensor: TensorFacts, stats: TensorStats) -> Iterator[str]:
             f"its chunk in {stats.zero_chunk_path} is all zeros, the others are not: a lost "
             "page or shard, or padding"
         )
-    if (
-        tensor.role == "parameter"
-        and len(tensor.shape) > 1
-        and stats.num_zeros == stats.num_elements
-    ):
+    is_matrix = tensor.role == "parameter" and len(tensor.shape) > 1
+    if is_matrix and stats.num_zeros == stats.num_elements:
         yield "is all zeros: a lost shard, or not trained yet"
     if stats.num_saturated and stats.num_saturated > SATURATED_SHARE * stats.num_elements:
         yield (

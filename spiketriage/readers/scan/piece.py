@@ -1,6 +1,4 @@
-"""One piece of one file, read once.
-
-Its digest, the CRC of vouched ranges, and counts over tensor elements.
+"""One piece of one file, read once: digest, CRC of vouched ranges, counts over tensor elements.
 
 This module runs wherever an executor puts it (a thread, a process, another machine), never maps a
 file, and returns what went wrong instead of raising, since not every executor can carry an
@@ -27,10 +25,7 @@ SCAN_BUFFER_BYTES = 2 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Elements of a tensor at the bytes `start` to `end` of the file.
-
-    `key` is the planner's number for them.
-    """
+    """Elements of a tensor, the bytes `start` to `end`; `key` is the planner's number for them."""
 
     key: int
     start: int
@@ -50,10 +45,10 @@ class Vouched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What to read: the bytes `start` to `end` of `path`, with the spans and ranges that reach into them.
+    """What to read: the bytes `start` to `end` of `path`, and what to look for in them.
 
-    An element belongs to the piece in which its first byte lies. Without `is_digested` there is no
-    digest.
+    Spans and vouched ranges may reach beyond the piece: an element belongs to the piece in which
+    its first byte lies. Without `is_digested` there is no digest; `algorithm` asks for a second.
     """
 
     path: str
@@ -85,10 +80,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceFacts:
-    """What one pass over a piece measured.
-
-    `digest` is XXH3-128, `other` the hex digest of `Piece.algorithm`.
-    """
+    """What one pass measured; `digest` is XXH3-128, `other` the hex one of `Piece.algorithm`."""
 
     path: str
     start: int
@@ -102,16 +94,14 @@ class PieceFacts:
 
 def scan_piece(piece: Piece) -> PieceFacts:
     """Read a piece once and measure it; what cannot be read is a sentence in `problem`."""
-    state, other = xxhash.xxh3_128(), hashlib.new(piece.algorithm) if piece.algorithm else None
+    state = xxhash.xxh3_128()
+    other = hashlib.new(piece.algorithm) if piece.algorithm else None
+    buffer_bytes = SCAN_BUFFER_BYTES if piece.spans else BUFFER_BYTES
     checks, counts = _Checks(piece.vouched), _Counts(piece.spans, is_full=piece.is_full)
     at, problem = piece.start, ""
     try:
         with open_regular(piece.path) as stream:
             handle = stream.fileno()
-            if piece.spans:
-                buffer_bytes = SCAN_BUFFER_BYTES
-            else:
-                buffer_bytes = BUFFER_BYTES
             for at, chunk in _chunks(handle, piece.start, piece.end, buffer_bytes):
                 if piece.is_digested:
                     state.update(chunk)
@@ -165,22 +155,22 @@ class _Checks:
     def take(self, at: int, chunk: memoryview) -> None:
         end = at + len(chunk)
         while self._next < len(self._vouched):
-            one = self._vouched[self._next]
-            low, high = max(one.start, at), min(one.end, end)
+            vouched = self._vouched[self._next]
+            low, high = max(vouched.start, at), min(vouched.end, end)
             if low < high:
                 self._crcs[self._next] = zlib.crc32(
                     chunk[low - at : high - at], self._crcs[self._next]
                 )
                 self._counts[self._next] += high - low
-            if one.end > end:
+            if vouched.end > end:
                 break
             self._next += 1
 
     def done(self) -> tuple[PartialCrc, ...]:
-        result: list[PartialCrc] = []
-        for one, crc, count in zip(self._vouched, self._crcs, self._counts, strict=True):
-            result.append(PartialCrc(key=one.key, crc32=crc, num_bytes=count))
-        return tuple(result)
+        parts: list[PartialCrc] = []
+        for vouched, crc, count in zip(self._vouched, self._crcs, self._counts, strict=True):
+            parts.append(PartialCrc(key=vouched.key, crc32=crc, num_bytes=count))
+        return tuple(parts)
 
 
 class _Counts:
@@ -211,16 +201,15 @@ class _Counts:
         if not self._carry or self._next >= len(self._spans):
             return
         span = self._spans[self._next]
-        # The carry always begins an element that begins in this piece, so its rest belongs here
-        # too.
+        # What is carried always begins in this piece, so the rest of it belongs here too.
         missing = item_bytes(span.dtype) - len(self._carry)
         self._feed(span, self._at, memoryview(os.pread(handle, missing, self._at)))
 
     def done(self) -> tuple[Counted, ...]:
-        result: list[Counted] = []
-        for span, found in zip(self._spans, self._tallies, strict=True):
-            result.append(Counted(key=span.key, tally=found))
-        return tuple(result)
+        counted: list[Counted] = []
+        for span, counts in zip(self._spans, self._tallies, strict=True):
+            counted.append(Counted(key=span.key, tally=counts))
+        return tuple(counted)
 
     def _feed(self, span: Span, start: int, data: memoryview) -> None:
         size = item_bytes(span.dtype)
@@ -232,10 +221,7 @@ class _Counts:
                 self._carry = b""
             else:
                 self._carry = head
-        if not self._carry:
-            skip = -(start - span.start) % size
-        else:
-            skip = 0
+        skip = 0 if self._carry else -(start - span.start) % size
         data, start = data[skip:], start + skip
         whole = len(data) - len(data) % size
         if whole:
@@ -246,11 +232,11 @@ class _Counts:
 
     def _count(self, span: Span, start: int, data: memoryview) -> None:
         number = (start - span.start) // item_bytes(span.dtype)
-        found = tally(
+        counts = tally(
             data,
             span.dtype,
             first_element=number,
             is_full=self._is_full,
             counts_negatives=span.counts_negatives,
         )
-        self._tallies[self._next].add(found)
+        self._tallies[self._next].add(counts)

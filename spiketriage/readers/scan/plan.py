@@ -26,10 +26,7 @@ R = TypeVar("R", bound=_Range)
 
 @dataclass(slots=True, kw_only=True)
 class FilePlan:
-    """What is wanted of one file of `size_bytes`.
-
-    `algorithm` is a second digest of the whole of it, or nothing.
-    """
+    """What is wanted of one file; `algorithm` asks for a second digest of the whole of it."""
 
     path: str
     size_bytes: int
@@ -40,7 +37,7 @@ class FilePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Pieces that cover every file once, and extra ones for ranges that overlap others (shared storage)."""
+    """Pieces that cover every file once; extra ones for ranges that overlap (shared storage)."""
 
     pieces: tuple[Piece, ...]
     extra: tuple[Piece, ...]
@@ -54,11 +51,12 @@ def plan(files: Iterable[FilePlan], *, is_full: bool, is_digested: bool = True) 
         spans, crossing = _apart(file.spans)
         vouched, doubled = _apart(file.vouched)
         whole = _pieces(file, spans, vouched, is_full=is_full)
-        pieces += whole if is_digested else (replace(piece, is_digested=False) for piece in whole)
-        extra += [_span_alone(file.path, one, is_full=is_full) for one in crossing]
-        extra += [
-            Piece(path=file.path, start=one.start, end=one.end, vouched=(one,)) for one in doubled
-        ]
+        for piece in whole:
+            pieces.append(piece if is_digested else replace(piece, is_digested=False))
+        for span in crossing:
+            extra.append(_span_alone(file.path, span, is_full=is_full))
+        for again in doubled:
+            extra.append(Piece(path=file.path, start=again.start, end=again.end, vouched=(again,)))
     return Plan(pieces=tuple(pieces), extra=tuple(extra))
 
 
@@ -66,24 +64,23 @@ def _apart(ranges: Sequence[R]) -> tuple[list[R], list[R]]:
     """Sorted ranges that do not overlap, and those that were left out for that."""
     kept: list[R] = []
     left: list[R] = []
-    for one in sorted(ranges, key=attrgetter("start", "end")):
-        (left if kept and one.start < kept[-1].end else kept).append(one)
+    for each in sorted(ranges, key=attrgetter("start", "end")):
+        if kept and each.start < kept[-1].end:
+            left.append(each)
+        else:
+            kept.append(each)
     return kept, left
 
 
 def _pieces(
     file: FilePlan, spans: Sequence[Span], vouched: Sequence[Vouched], *, is_full: bool
 ) -> Iterator[Piece]:
-    # A digest that is sequential cannot be taken in pieces, so such a file is one.
-    if file.algorithm:
+    length = PIECE_BYTES
+    if file.algorithm:  # a digest that is sequential cannot be taken in pieces
         length = max(file.size_bytes, 1)
-    else:
-        length = PIECE_BYTES
     starts = range(0, max(file.size_bytes, 1), length)
-    own_spans, own_vouched = (
-        _by_piece(spans, length, len(starts)),
-        _by_piece(vouched, length, len(starts)),
-    )
+    own_spans = _by_piece(spans, length, len(starts))
+    own_vouched = _by_piece(vouched, length, len(starts))
     for number, start in enumerate(starts):
         yield Piece(
             path=file.path,
@@ -97,14 +94,21 @@ def _pieces(
 
 
 def _by_piece(ranges: Iterable[R], length: int, num_pieces: int) -> list[list[R]]:
-    found: list[list[R]] = [[] for _ in range(num_pieces)]
-    for one in ranges:
-        for number in range(one.start // length, min((one.end - 1) // length + 1, num_pieces)):
-            found[number].append(one)
-    return found
+    """The ranges that reach into each piece."""
+    reaching: list[list[R]] = [[] for _ in range(num_pieces)]
+    for each in ranges:
+        last = min((each.end - 1) // length, num_pieces - 1)
+        for number in range(each.start // length, last + 1):
+            reaching[number].append(each)
+    return reaching
 
 
-def _span_alone(path: str, one: Span, *, is_full: bool) -> Piece:
+def _span_alone(path: str, span: Span, *, is_full: bool) -> Piece:
     return Piece(
-        path=path, start=one.start, end=one.end, spans=(one,), is_full=is_full, is_digested=False
+        path=path,
+        start=span.start,
+        end=span.end,
+        spans=(span,),
+        is_full=is_full,
+        is_digested=False,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from spiketriage.nouns.checkpoint import CheckpointFacts, Measurement
@@ -23,20 +24,19 @@ from spiketriage.readers.scan.work import size_of, work_of
 def digest_files(
     paths: Iterable[Path], *, executor: Executor | None = None
 ) -> tuple[FileDigest, ...]:
-    """The tree digest of each file, in the order given.
-
-    A file that cannot be read has an empty one.
+    """The tree digest of each file, in the order given; empty where a file cannot be read.
 
     `executor` is any `concurrent.futures` executor whose workers see the same paths; by default
     threads, one a core.
     """
     plans = [FilePlan(path=str(path), size_bytes=size_of(path)) for path in paths]
     facts = _run(plan(plans, is_full=False).pieces, executor)
-    found = {digest.path: digest for digest in file_digests(facts)}
-    nothing = {
-        one.path: FileDigest(path=one.path, size_bytes=0, digest="", pieces=()) for one in plans
-    }
-    return tuple(found.get(one.path, nothing[one.path]) for one in plans)
+    measured = {digest.path: digest for digest in file_digests(facts)}
+    digests = []
+    for file in plans:
+        unread = FileDigest(path=file.path, size_bytes=0, digest="", pieces=())
+        digests.append(measured.get(file.path, unread))
+    return tuple(digests)
 
 
 def measure(
@@ -56,14 +56,9 @@ def measure(
     cut = plan(work.files.values(), is_full=is_full, is_digested=is_digested)
     pieces = _run((*cut.pieces, *cut.extra), executor)
     whole = pieces[: len(cut.pieces)]
-    problems = [*work.problems, *dict.fromkeys(one.problem for one in pieces if one.problem)]
+    problems = [*work.problems, *dict.fromkeys(piece.problem for piece in pieces if piece.problem)]
     relative = {file.path: name for name, file in work.files.items()}
-    digests = [
-        FileDigest(
-            path=relative[one.path], size_bytes=one.size_bytes, digest=one.digest, pieces=one.pieces
-        )
-        for one in file_digests(whole)
-    ]
+    digests = [replace(file, path=relative[file.path]) for file in file_digests(whole)]
     return Measurement(
         files=tuple(digests),
         stats=tensor_stats(facts, work, pieces, is_full=is_full),

@@ -1,4 +1,4 @@
-"""Hands jobs to any `concurrent.futures` executor, a window at a time, and gives the results in the order of the jobs.
+"""Hands jobs to any `concurrent.futures` executor, a window at a time; results come in order.
 
 This module never hands out all jobs at once, and never lets an executor that breaks take the other
 results with it.
@@ -19,10 +19,7 @@ POLL_S = 5.0
 
 
 class RemoteExecutor(Executor):
-    """An executor on other machines.
-
-    It knows how much it can take, and can tell that it is gone.
-    """
+    """An executor on other machines, which knows how much it can take and can tell it is gone."""
 
     in_flight: int = IN_FLIGHT
 
@@ -59,9 +56,7 @@ def spread(
     *,
     lost: Callable[[J, str], R],
 ) -> Iterator[R]:
-    """The result of each job in turn.
-
-    `lost` makes one of a job that no worker could finish, and the reason.
+    """The result of each job in turn; `lost` makes one of a job that no worker could finish.
 
     What a worker could not read is done again here, so that a machine without its mount accuses
     nobody. When this ends early, for instance by Ctrl-C, what was handed out and has not begun is
@@ -105,10 +100,9 @@ class _Window(Generic[J, R]):
 
     @property
     def is_full(self) -> bool:
+        size = IN_FLIGHT
         if isinstance(self._executor, RemoteExecutor):
             size = self._executor.in_flight
-        else:
-            size = IN_FLIGHT
         return len(self.handed) >= size
 
     def hand_out(self, job: J) -> None:
@@ -121,31 +115,34 @@ class _Window(Generic[J, R]):
         self.handed.append(_Handed(job=job, future=future))
 
     def take(self) -> R:
-        one = self.handed.popleft()
-        if one.future is None:
-            return self._lost(one.job, self._gone)
-        while not wait((one.future,), timeout=0 if self._gone else POLL_S).done:
+        """The result of the job that was handed out first."""
+        handed = self.handed.popleft()
+        job, future = handed.job, handed.future
+        if future is None:
+            return self._lost(job, self._gone)
+        while not wait((future,), timeout=0 if self._gone else POLL_S).done:
             self._gone = self._gone or self._trouble()
             if self._gone:
-                return self._lost(one.job, self._gone)
-        if one.future.cancelled():  # not by us
+                return self._lost(job, self._gone)
+        if future.cancelled():  # not by us
             self._gone = self._gone or self._trouble() or "the executor was stopped"
-            return self._lost(one.job, self._gone)
-        error = one.future.exception()
+            return self._lost(job, self._gone)
+        error = future.exception()
         if error is not None:
-            self._gone = self._gone or (
-                self._why(error) if isinstance(error, BrokenExecutor) else ""
-            )
-            return self._lost(one.job, self._why(error))
-        result = one.future.result()
+            if isinstance(error, BrokenExecutor):
+                self._gone = self._gone or self._why(error)
+            return self._lost(job, self._why(error))
+        result = future.result()
         if result.problem:
-            return self._function(one.job)
+            return self._function(job)
         return result
 
     def cancel(self) -> None:
-        for one in self.handed:
-            if one.future is not None and not self._gone:
-                one.future.cancel()
+        if self._gone:
+            return
+        for handed in self.handed:
+            if handed.future is not None:
+                handed.future.cancel()
 
     def _trouble(self) -> str:
         if isinstance(self._executor, RemoteExecutor):

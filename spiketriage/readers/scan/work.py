@@ -1,6 +1,4 @@
-"""What one pass over a checkpoint has to look for.
-
-Which bytes are which tensor, which are vouched for.
+"""What one pass over a checkpoint looks for: which bytes are which tensor, or vouched for.
 
 This module reads the small archive directories inside a checkpoint's files, never a tensor.
 """
@@ -32,9 +30,9 @@ class Owner:
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """A checkpoint's files by relative path.
+    """A checkpoint's files by relative path, and what is wanted of them.
 
-    `owners` by the key of a span, `promised` by that of a vouched range.
+    `owners` are by the key of a span, `promised` by that of a vouched range.
     """
 
     files: dict[str, FilePlan] = field(default_factory=dict)
@@ -54,10 +52,7 @@ def size_of(path: Path) -> int:
 def work_of(facts: CheckpointFacts) -> Work:
     """Everything to look for in one pass over the files of a checkpoint."""
     work = Work()
-    if facts.path.is_dir():
-        folder = facts.path
-    else:
-        folder = facts.path.parent
+    folder = facts.path if facts.path.is_dir() else facts.path.parent
     for file in facts.files:
         path = folder / file.path if file.path else facts.path
         work.files[file.path] = FilePlan(path=str(path), size_bytes=size_of(path))
@@ -71,7 +66,7 @@ def work_of(facts: CheckpointFacts) -> Work:
         for chunk in tensor.chunks:
             by_file[chunk.path].append(Owner(tensor=tensor, chunk=chunk))
     for name, owners in by_file.items():
-        if name in work.files:  # a missing file is a problem that the layout has told already
+        if name in work.files:  # a missing file is a problem that the layout has stated already
             _place_all(work, name, owners)
     return work
 
@@ -86,19 +81,22 @@ def _vouch(work: Work, extent: Extent) -> None:
 
 def _place_all(work: Work, name: str, owners: Sequence[Owner]) -> None:
     file = work.files[name]
+    broken: dict[Owner, str] = {}
     try:
         with open(file.path, "rb") as stream:
-            broken = {owner: why for owner in owners if (why := _place(work, file, owner, stream))}
+            for owner in owners:
+                why = _place(work, file, owner, stream)
+                if why:
+                    broken[owner] = why
     except OSError as error:
         work.problems.append(f"{file.path}: cannot be read: {error.strerror or error}")
         return
     if broken:  # one sentence a file: a zeroed one would have thousands
         owner, why = next(iter(broken.items()))
+        more = ""
         if len(broken) > 1:
             more = f", and {len(broken) - 1} of the {len(owners)} chunks more"
-        else:
-            more = ""
-        work.problems.append(f"{file.path}: {_called(owner)}: {why}{more}")
+        work.problems.append(f"{file.path}: {_label(owner)}: {why}{more}")
 
 
 def _place(work: Work, file: FilePlan, owner: Owner, stream: BinaryIO) -> str:
@@ -111,25 +109,24 @@ def _place(work: Work, file: FilePlan, owner: Owner, stream: BinaryIO) -> str:
             return error.message
         start, end = record.start, record.end
         if record.crc32 is not None:
-            name = _called(owner)
-            _vouch(
-                work,
-                Extent(path=owner.chunk.path, start=start, end=end, crc32=record.crc32, name=name),
-            )
+            path, crc32 = owner.chunk.path, record.crc32
+            extent = Extent(path=path, start=start, end=end, crc32=crc32, name=_label(owner))
+            _vouch(work, extent)
     if is_scannable(owner.tensor.dtype) and start < end <= file.size_bytes:
-        key, dtype, squares = (
-            len(work.owners),
-            owner.tensor.dtype,
-            is_second_moment(owner.tensor.name),
-        )
         file.spans.append(
-            Span(key=key, start=start, end=end, dtype=dtype, counts_negatives=squares)
+            Span(
+                key=len(work.owners),
+                start=start,
+                end=end,
+                dtype=owner.tensor.dtype,
+                counts_negatives=is_second_moment(owner.tensor.name),
+            )
         )
         work.owners.append(owner)
     return ""
 
 
-def _called(owner: Owner) -> str:
+def _label(owner: Owner) -> str:
     if owner.chunk.shape == owner.tensor.shape:
         return f"tensor {owner.tensor.name}"
     return f"tensor {owner.tensor.name}, chunk at {list(owner.chunk.offset)}"

@@ -1,6 +1,4 @@
-"""Names what lies where in the flat buffers of ZeRO.
-
-Which elements of which parameter, on which rank.
+"""Names what lies where in the flat buffers of ZeRO: elements of which parameter, on which rank.
 
 This module never opens a file and never guesses: sizes that do not add up leave the buffers without
 names.
@@ -34,7 +32,7 @@ class Flat:
         return math.prod(self.tensor.shape)
 
     def chunk(self, low: int, high: int, offset: int) -> Chunk | None:
-        """The elements `low` to `high` of the buffer, which are those from `offset` on of a flattened parameter."""
+        """The elements `low` to `high`, which a flattened parameter has from `offset` on."""
         if self.tensor.start is None or not self.tensor.contiguous:
             return None
         item_bytes = ITEM_BYTES[self.tensor.dtype]
@@ -59,13 +57,12 @@ def split_by_group(
     None where the sizes do not add up.
     """
     sizes = {flat.num_elements + flat.padding for flat in flats.values()}
-    total = sum(math.prod(parameter.shape) for parameter in parameters)
     if len(sizes) != 1:
         return None
     size = sizes.pop()
-    align = (
-        2 * num_ranks
-    )  # zero_to_fp32's own check: both are padded, by two rules, to a multiple of this
+    total = sum(math.prod(parameter.shape) for parameter in parameters)
+    # zero_to_fp32's own check: both are padded, by two rules, to a multiple of this.
+    align = 2 * num_ranks
     if size == 0 or -(-total // align) != -(-size * num_ranks // align):
         return None
     return tuple(_pieces_of_group(parameters, flats, size))
@@ -80,35 +77,33 @@ def _pieces_of_group(
         end = at + math.prod(parameter.shape)
         chunks = []
         for rank in there[bisect_left(there, at // size) : bisect_left(there, -(-end // size))]:
-            flat = flats[rank]
-            low, high = max(at, rank * size), min(end, (rank + 1) * size)
-            if low < high <= rank * size + flat.num_elements:
-                chunks.append(flat.chunk(low - rank * size, high - rank * size, low - at))
-        yield Piece(
-            parameter=parameter, chunks=tuple(chunk for chunk in chunks if chunk is not None)
-        )
+            flat, first = flats[rank], rank * size
+            low, high = max(at, first), min(end, first + size)
+            if not low < high <= first + flat.num_elements:
+                continue
+            chunk = flat.chunk(low - first, high - first, low - at)
+            if chunk is not None:
+                chunks.append(chunk)
+        yield Piece(parameter=parameter, chunks=tuple(chunks))
         at = end
 
 
 def split_by_parameter(
     parameters: Sequence[Named], flats: Mapping[int, Sequence[Flat]], num_ranks: int
 ) -> tuple[Piece, ...] | None:
-    """ZeRO-3: every parameter is cut into equal parts by rank.
-
-    Each rank's parts lie one after another.
+    """ZeRO-3: every parameter is cut into equal parts by rank, and those lie one after another.
 
     A rank's buffer is a sequence of buffers (sub-groups), whose border may cut a part. None where
     sizes do not add up.
     """
     parts = [-(-math.prod(parameter.shape) // num_ranks) for parameter in parameters]
-    if (
-        any(sum(flat.num_elements for flat in row) != sum(parts) for row in flats.values())
-        or not flats
-    ):
+    starts: dict[int, list[int]] = {}
+    for rank, row in flats.items():
+        starts[rank] = [0, *accumulate(flat.num_elements for flat in row)]
+        if starts[rank][-1] != sum(parts):
+            return None
+    if not flats:
         return None
-    starts = {
-        rank: [0, *accumulate(flat.num_elements for flat in row)] for rank, row in flats.items()
-    }
     pieces = []
     at = 0
     for parameter, part in zip(parameters, parts, strict=True):
@@ -125,6 +120,7 @@ def split_by_parameter(
 def _chunks_of_part(
     row: Sequence[Flat], starts: Sequence[int], at: int, held: int, offset: int
 ) -> Iterator[Chunk]:
+    """The `held` elements from `at` on in a rank's row of buffers, `offset` in the parameter."""
     done = 0
     while done < held:
         number = bisect_right(starts, at + done) - 1

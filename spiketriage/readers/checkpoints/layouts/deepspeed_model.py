@@ -1,4 +1,4 @@
-"""A DeepSpeed `*_model_states.pt` file: the module, counters, and what ZeRO flattened in which order.
+"""A DeepSpeed `*_model_states.pt` file: the module, counters, and the order of what ZeRO flattened.
 
 This module never imports what the file names and never reads a large tensor's bytes.
 """

@@ -125,8 +125,9 @@ def _add_layer(builder: CheckpointBuilder, source: Source, prefix: str) -> None:
         add_parameters(builder, file.value, source, prefix=prefix)
 
 
-def _source(folder: Path, name: str, found: re.Match[str]) -> Source:
-    return Source(path=folder / name, relative=name, rank=int(found["dp"]) if found["dp"] else None)
+def _source(folder: Path, name: str, named: re.Match[str]) -> Source:
+    rank = int(named["dp"]) if named["dp"] else None
+    return Source(path=folder / name, relative=name, rank=rank)
 
 
 def _part(mp: str, names: Sequence[str]) -> str:
@@ -311,7 +312,7 @@ def _unnamed(rows: Mapping[int, Sequence[Flat]], state: str, part: str) -> Itera
 
 
 def _missing(names: Sequence[str], models: Mapping[int, ModelState]) -> list[str]:
-    """What DeepSpeed's own rule misses: one optimizer file for each data- and model-parallel rank."""
+    """What is not there, by DeepSpeed's own rule: a file of every data- and model-parallel rank."""
     if not models:
         return ["there is no readable *_model_states.pt"]
     first = next(iter(models.values()))

@@ -251,7 +251,7 @@ def _order_by_shape(optimizer: Any, tensors: Sequence[TensorFacts]) -> list[Name
 
 
 def _shapes_in_order(optimizer: Any) -> list[tuple[int, ...] | None]:
-    """The shape behind each key, in the order of the optimizer's groups; None where none is seen."""
+    """The shape behind each key, in the order of the optimizer's groups; None where it has none."""
     state, groups = attribute(optimizer, "state"), attribute(optimizer, "param_groups")
     shapes: list[tuple[int, ...] | None] = []
     for group in groups if isinstance(groups, (list, tuple)) else ():

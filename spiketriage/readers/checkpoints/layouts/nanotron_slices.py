@@ -1,6 +1,4 @@
-"""Where a shard of a nanotron parameter lies in the whole.
-
-The slices that its safetensors header holds as text.
+"""Where a shard of a nanotron parameter lies in the whole, by the text in its safetensors header.
 
 This module never opens a file.
 """
@@ -42,10 +40,13 @@ def unsharded_shape(text: str | None, local: tuple[int, ...]) -> tuple[int, ...]
     if text is None or len(text) > _MAX_TEXT:
         return local
     parts = [part.strip() for part in text.strip().removeprefix("(").removesuffix(")").split(",")]
-    sizes = [match[1] for part in parts if (match := _INTEGER.match(part))]
-    if len(sizes) == sum(map(bool, parts)):
-        return tuple(map(int, sizes))
-    return local
+    sizes = []
+    for part in filter(None, parts):
+        number = _INTEGER.match(part)
+        if number is None:
+            return local
+        sizes.append(int(number[1]))
+    return tuple(sizes)
 
 
 def pieces(
@@ -65,48 +66,49 @@ def pieces(
         local, there = _box(local_text, data.shape), _box(global_text, whole)
         if local is None or there is None or local.shape != there.shape:
             expected = f"slices of {list(data.shape)} and of {list(whole)}"
-            raise CorruptFileError(
-                where, "local_global_slices_pairs", expected=expected, seen=f"{pair:.200}"
-            )
-        if local.shape[1:] != data.shape[1:]:
+        elif local.shape[1:] != data.shape[1:]:
             expected = "slices of whole rows of the file"
-            raise CorruptFileError(
-                where, "local_global_slices_pairs", expected=expected, seen=f"{pair:.200}"
-            )
-        yield _piece(data, local, there, whole, name)
+        else:
+            yield _piece(data, local, there, whole, name)
+            continue
+        raise CorruptFileError(
+            where, "local_global_slices_pairs", expected=expected, seen=f"{pair:.200}"
+        )
 
 
 def _piece(data: TensorEntry, local: _Box, there: _Box, whole: tuple[int, ...], name: str) -> Piece:
-    rows = data.shape[0] if data.shape else 1
-    row_bytes = (data.end - data.start) // rows if rows else 0
-    first = local.start[0] if local.start else 0
-    num_rows = local.shape[0] if local.shape else 1
-    start = data.start + first * row_bytes
-    chunk = Chunk(
-        path=name,
-        start=start,
-        end=start + num_rows * row_bytes,
-        offset=there.start,
-        shape=there.shape,
-    )
+    """The rows `local` of the tensor in the file, which are `there` in the whole parameter."""
+    start, end = data.start, data.end
+    if data.shape:
+        row_bytes = (data.end - data.start) // data.shape[0] if data.shape[0] else 0
+        start += local.start[0] * row_bytes
+        end = start + local.shape[0] * row_bytes
+    chunk = Chunk(path=name, start=start, end=end, offset=there.start, shape=there.shape)
     return Piece(dtype=data.dtype, whole=whole, chunk=chunk)
 
 
 def _box(text: str, shape: tuple[int, ...]) -> _Box | None:
     """The box that `0,32,None|0,8,None` means in a tensor of `shape`; None if it is none."""
-    slices = [one.split(",") for one in text.split("|")]
-    if len(slices) != len(shape) or not all(
-        len(one) == 3 and one[2] in ("None", "1") for one in slices
-    ):
+    slices = text.split("|")
+    if len(slices) != len(shape):
         return None
     starts, sizes = [], []
-    for (first, last, _), size in zip(slices, shape, strict=True):
-        start = (
-            0 if first == "None" else int(first) if first.isdecimal() and len(first) < 19 else -1
-        )
-        stop = size if last == "None" else int(last) if last.isdecimal() and len(last) < 19 else -1
+    for part, size in zip(slices, shape, strict=True):
+        bounds = part.split(",")
+        if len(bounds) != 3 or bounds[2] not in ("None", "1"):
+            return None
+        start, stop = _bound(bounds[0], 0), _bound(bounds[1], size)
         if not 0 <= start <= stop <= size:
             return None
         starts.append(start)
         sizes.append(stop - start)
     return _Box(start=tuple(starts), shape=tuple(sizes))
+
+
+def _bound(text: str, otherwise: int) -> int:
+    """One end of a slice; -1 where the text is no number that an end could be."""
+    if text == "None":
+        return otherwise
+    if text.isdecimal() and len(text) < 19:
+        return int(text)
+    return -1
