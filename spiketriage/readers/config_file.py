@@ -27,9 +27,9 @@ _YAML = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting: its keys from the outside in, its value (a JSON value), and the file or record that states it.
+    """One setting: its keys from the outside in, its value, and the file or record that states it.
 
-    A section is a setting too, with a mapping as its value.
+    A value is what JSON can hold. A section is a setting too, with a mapping as its value.
     """
 
     keys: tuple[str, ...]
@@ -70,7 +70,7 @@ def read_config(path: Path) -> tuple[Setting, ...]:
 
 
 def flattened(settings: Mapping[str, Any], where: str) -> tuple[Setting, ...]:
-    """Every setting and every section of `settings`, to bounds of depth and number that no real one comes near."""
+    """Every setting and every section of `settings`, within bounds that no real one comes near."""
     found: list[Setting] = []
     waiting: list[tuple[tuple[str, ...], Any]] = [
         ((str(key),), value) for key, value in reversed(list(settings.items()))

@@ -21,8 +21,9 @@ HEAD_BYTES = 4096
 MAX_NAMES = 200_000
 LFS_HEAD = b"version https://git-lfs.github.com/spec/"
 SOURCE_SUFFIXES = (
-    ".py", ".pyi", ".ipynb", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go", ".js", ".ts", ".java",
-    ".sh", ".bash", ".sbatch", ".slurm", ".md", ".rst", ".tex", ".html", ".css", ".diff", ".patch",
+    ".py", ".pyi", ".ipynb", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go",
+    ".js", ".ts", ".java", ".sh", ".bash", ".sbatch", ".slurm",
+    ".md", ".rst", ".tex", ".html", ".css", ".diff", ".patch",
 )  # fmt: skip
 
 
@@ -46,7 +47,7 @@ class Look:
 
     @property
     def is_source(self) -> bool:
-        """Whether the name is that of source code or prose, which may quote lines of a log and is none."""
+        """Whether the name is that of source code or prose, which may quote a log and is none."""
         return not self.is_folder and self.path.suffix.lower() in SOURCE_SUFFIXES
 
 

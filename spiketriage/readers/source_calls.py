@@ -1,6 +1,7 @@
-"""Calls in the source of somebody's trainer, by the full name of what is called, read from syntax trees.
+"""Calls in the source of somebody's trainer, by the full name of what is called.
 
-This module never imports or runs the source; what is computed at run time it does not see.
+This module reads syntax trees and never imports or runs the source; what is computed at run time
+it does not see.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _BRANCHES = (ast.If, ast.IfExp, ast.While, ast.Try, ast.Match, ast.BoolOp)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call: the dotted name as imports resolve it, whether it stands under a condition, its constant arguments.
+    """One call: the dotted name as imports resolve it, and its constant arguments.
 
     An argument whose value is computed is there with None; positional ones are under their place,
-    `"0"`, `"1"`, ….
+    `"0"`, `"1"`, …. A call is conditional where it stands below an `if`, a loop or the like.
     """
 
     name: str

@@ -22,8 +22,9 @@ from spiketriage.readers.scan.spread import unmeasured_path
 MAX_LINES = 12
 # What torch, numpy and the trainers' own classes put into a pickle; anything else deserves a look.
 KNOWN_MODULES = (
-    "torch", "numpy", "collections", "argparse", "pathlib", "transformers", "accelerate", "deepspeed", "megatron",
-    "lightning", "pytorch_lightning", "composer", "olmo_core", "torchtitan", "nanotron", "_codecs", "datetime",
+    "torch", "numpy", "collections", "argparse", "pathlib", "_codecs", "datetime",
+    "transformers", "accelerate", "deepspeed", "megatron", "lightning", "pytorch_lightning",
+    "composer", "olmo_core", "torchtitan", "nanotron",
 )  # fmt: skip
 HARMLESS = (
     "builtins.set",

@@ -1,4 +1,4 @@
-"""A bounded, seeded sample of a store's documents, cut to the length of the one that is compared with them.
+"""A bounded, seeded sample of a store's documents, to compare a document of any length with.
 
 Entropy, repetition and divergence all change with length alone; this module never compares across
 lengths if it can, and never expects of a document what only it holds.
@@ -49,7 +49,7 @@ class Sample:
     _cut: dict[tuple[int, int], TokenStatistics] = field(default_factory=dict)
 
     def told(self, number: int, tokens: Integers) -> TokenStatistics:
-        """The statistics of (a part of) document `number`, against the ids of all others of the sample."""
+        """Statistics of a document or a part of it, against the ids of all others of the sample."""
         of = self.reading
         own = self.tokens.get(number)
         if own is None:

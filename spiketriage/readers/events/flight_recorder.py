@@ -72,7 +72,7 @@ class Dump:
 
 
 def rank_of(path: Path) -> int | None:
-    """The global rank that PyTorch puts at the end of the name (`nccl_trace_rank_7`), `.json` or not."""
+    """The global rank that PyTorch puts at the end of the name: `nccl_trace_rank_7.json` or so."""
     found = re.search(r"(\d{1,9})(?:\.(?:json|pkl|pickle))?$", path.name)
     if found:
         return int(found[1])

@@ -1,4 +1,4 @@
-"""Reads the output of a job for everything that its launcher, scheduler, NCCL and kernel left in it, in one pass.
+"""Reads a job's output for what its launcher, scheduler, NCCL and kernel left in it, in one pass.
 
 This module never reads metrics: that is what the telemetry formats are for.
 """

@@ -1,4 +1,6 @@
-"""Reads kernel logs (dmesg, journalctl as text or JSON, syslog) for what befell GPUs, processes, PCIe and memory.
+"""Reads kernel logs for what befell GPUs, processes, PCIe and memory.
+
+A kernel log is the output of dmesg, of journalctl as text or JSON, or a syslog.
 
 This module never decides which training rank a device belongs to: the kernel does not know.
 """

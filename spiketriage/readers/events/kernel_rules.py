@@ -116,7 +116,7 @@ def off_bus(message: str) -> Finding | None:
 
 
 def fallen(device: str) -> Finding:
-    """The finding for a GPU that no longer answers, `device` empty where the log does not name it."""
+    """The finding for a GPU that no longer answers; `device` is empty where the log names none."""
     if device:
         named = f"GPU {device}"
     else:
