@@ -33,6 +33,8 @@ from spiketriage.train.generations.rank_state import digest_state
 from spiketriage.train.harness import Overrides
 from spiketriage.train.recording.recorder import Recorder
 
+pytestmark = pytest.mark.slow
+
 NUM_STEPS, SAVE_EVERY = 16, 8
 
 

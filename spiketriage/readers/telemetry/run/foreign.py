@@ -141,7 +141,6 @@ def _segment(part: _Part, attempt: int) -> Segment:
         path=part.log.path,
         attempt=attempt,
         rank=part.rank,
-        started_at="",
         identity=None,
         loads=(),
         steps=tuple(
