@@ -28,14 +28,10 @@ def claims(look: Look, /) -> float:
     lines = head_lines(look)
     if not lines or b"\0" in look.head:
         return 0.0
-    told = _scanners("")
-    if any(
-        True
-        for text in lines
-        for one in told
-        for _ in one.feed(TextLine(number=0, text=text, source=""))
-    ):
-        return 0.55
+    for scanner in _scanners(""):
+        for text in lines:
+            if list(scanner.feed(TextLine(number=0, text=text, source=""))):
+                return 0.55
     if look.path.suffix in _SUFFIXES or "slurm-" in look.path.name:
         return 0.2
     return 0.05
