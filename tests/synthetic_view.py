@@ -123,7 +123,6 @@ class SyntheticRun:
                 path=Path(f"rank-{rank}.{attempt}.seg"),
                 attempt=attempt,
                 rank=rank,
-                started_at="2026-11-29T00:00:00Z",
                 identity=identity,
                 loads=tuple(
                     load for load in self.loads if (load.attempt, load.rank) == (attempt, rank)

@@ -68,7 +68,7 @@ def show_alarm(alarm: Alarm, as_json: bool) -> None:
 
 
 def show_text(lines: Iterable[str]) -> None:
-    """Print lines: coloured on a terminal, plain elsewhere, in ASCII where the encoding asks for it."""
+    """Print lines: coloured on a terminal, else plain, in ASCII where the encoding wants it."""
     clean = [visible(line) for line in lines]
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
@@ -100,7 +100,7 @@ def wrapped(line: str, width: int) -> str:
 
 
 def visible(line: str) -> str:
-    """Spell out control characters, which could move the cursor, and the bytes of a name that is no text."""
+    """Spell out control characters, which could move the cursor, and bytes that are no text."""
     return _UNSHOWN.sub(lambda match: f"\\x{ord(match.group()) & 0xFF:02x}", line)
 
 

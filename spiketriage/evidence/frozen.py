@@ -21,7 +21,7 @@ from spiketriage.nouns.data import DataIndex
 from spiketriage.nouns.incident import Dossier, RunSettings
 from spiketriage.readers.checkpoints.native import parse_manifest
 from spiketriage.readers.data.native_index import read_index
-from spiketriage.readers.events.found import read_events
+from spiketriage.readers.events.folder import read_events
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.readers.telemetry.run.sources import read_telemetry
 from spiketriage.readers.telemetry.series.names import Names

@@ -140,7 +140,6 @@ class Segment:
     path: Path
     attempt: int
     rank: int
-    started_at: str
     identity: Identity | None
     loads: tuple[LoadRecord, ...]
     steps: Sequence[StepRecord]

@@ -1,6 +1,4 @@
-"""A training configuration as flat settings, whoever wrote it.
-
-JSON, TOML, or a Python file of constants.
+"""A training configuration as flat settings: JSON, TOML, or a Python file of constants.
 
 This module never imports or runs a configuration, and follows no reference from one file to
 another.
@@ -27,9 +25,9 @@ _YAML = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting: its keys from the outside in, its value (a JSON value), and the file or record that states it.
+    """One setting: its keys from the outside in, its value, and the file or record that states it.
 
-    A section is a setting too, with a mapping as its value.
+    A value is what JSON can hold. A section is a setting too, with a mapping as its value.
     """
 
     keys: tuple[str, ...]
@@ -46,8 +44,8 @@ def read_config(path: Path) -> tuple[Setting, ...]:
     """The settings in the file `path`, in its order.
 
     Raises:
-        EvidenceError: it is missing, too large or cannot be read; CorruptFileError: it is not what
-        its suffix says.
+        EvidenceError: it is missing, too large or cannot be read.
+        CorruptFileError: it is not what its suffix says.
         RefusedError: it is YAML, which needs a library that is none of ours.
     """
     seen = look_at_file(path)
@@ -70,17 +68,17 @@ def read_config(path: Path) -> tuple[Setting, ...]:
 
 
 def flattened(settings: Mapping[str, Any], where: str) -> tuple[Setting, ...]:
-    """Every setting and every section of `settings`, to bounds of depth and number that no real one comes near."""
-    found: list[Setting] = []
-    waiting: list[tuple[tuple[str, ...], Any]] = [
-        ((str(key),), value) for key, value in reversed(list(settings.items()))
-    ]
-    while waiting and len(found) < MAX_SETTINGS:
+    """Every setting and every section of `settings`, within bounds that no real one comes near."""
+    flat: list[Setting] = []
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), settings)]
+    while waiting and len(flat) < MAX_SETTINGS:
         keys, value = waiting.pop()
-        found.append(Setting(keys=keys, value=value, where=where))
+        if keys:
+            flat.append(Setting(keys=keys, value=value, where=where))
         if len(keys) < MAX_DEPTH:
-            waiting += [((*keys, str(key)), inner) for key, inner in reversed(list(_below(value)))]
-    return tuple(found)
+            inner = [((*keys, str(key)), below) for key, below in _below(value)]
+            waiting += reversed(inner)
+    return tuple(flat)
 
 
 def _below(value: Any) -> Iterable[tuple[object, Any]]:

@@ -1,8 +1,6 @@
-"""Finds what a folder of somebody else's run holds.
+"""Finds the checkpoints, telemetry, system events and data stores in a folder of somebody's run.
 
-Checkpoints, telemetry, system events, data stores.
-
-This module never follows a link to a folder, and stops looking at a bound that it tells.
+This module never follows a link to a folder, and stops looking at a bound that it names.
 """
 
 from __future__ import annotations
@@ -23,10 +21,8 @@ MAX_DEPTH = 12
 CONVINCED = 0.5  # a claim below this is a guess, which only `inspect` may show
 GUESS = 0.2  # below this not even a person's word makes it a log
 SPECIFIC = 0.7  # a claim above this is by a mark of the format's own, not by its shape
-WEIGHTS_ALONE = (
-    "safetensors",
-    "torch-save",
-)  # a folder of these may be what a run left beside its checkpoints
+# A folder of these may be what a run left beside its checkpoints.
+WEIGHTS_ALONE = ("safetensors", "torch-save")
 FLAT = ("jsonl",)  # what lies in a folder's folders is not read with it
 _NOT_EVIDENCE = {".spiketriage", ".git", ".venv", "__pycache__", "node_modules"}
 
@@ -58,23 +54,23 @@ def kinds() -> Mapping[Kind, tuple[Format, ...]]:
     """Every format that can be read, by kind, in order of precedence."""
     # Fifty readers, imported when they are asked for: the runs of our own recorder need none of
     # them.
-    from spiketriage.readers.checkpoints.formats import LAYOUTS
-    from spiketriage.readers.data.stores import STORES
-    from spiketriage.readers.events.sources import SOURCES
-    from spiketriage.readers.telemetry.formats import FORMATS
+    from spiketriage.readers.checkpoints.formats import LAYOUTS  # noqa: PLC0415
+    from spiketriage.readers.data.stores import STORES  # noqa: PLC0415
+    from spiketriage.readers.events.sources import SOURCES  # noqa: PLC0415
+    from spiketriage.readers.telemetry.formats import FORMATS  # noqa: PLC0415
 
     return {"checkpoint": LAYOUTS, "telemetry": FORMATS, "events": SOURCES, "data": STORES}
 
 
 def claims_on(seen: Look) -> tuple[Claim, ...]:
     """Every claim on a path, the surest first; an earlier kind or format wins a tie."""
-    found = [
-        Claim(kind=kind, format=one, path=seen.path, confidence=confidence)
-        for kind, formats in kinds().items()
-        for one in formats
-        if (confidence := one.claims(seen)) > 0
-    ]
-    return tuple(sorted(found, key=lambda claim: -claim.confidence))
+    claims = []
+    for kind, formats in kinds().items():
+        for known in formats:
+            confidence = known.claims(seen)
+            if confidence > 0:
+                claims.append(Claim(kind=kind, format=known, path=seen.path, confidence=confidence))
+    return tuple(sorted(claims, key=lambda claim: -claim.confidence))
 
 
 def discover(
@@ -112,9 +108,9 @@ class _Walk:
             return
         if seen.is_lfs_pointer:
             self.notes.append(f"{path}: is a Git-LFS pointer: the file was never fetched")
-        found = [claim for claim in claims_on(seen) if claim.confidence >= self._at_least]
-        best = found[0] if found else None
-        for claim in (*found[:1], *_log_beside(found)):
+        claims = [claim for claim in claims_on(seen) if claim.confidence >= self._at_least]
+        best = claims[0] if claims else None
+        for claim in (*claims[:1], *_log_beside(claims)):
             if not _is_covered(claim, outer):
                 yield claim
                 outer = (*outer, claim)
@@ -133,17 +129,19 @@ class _Walk:
     def _inside(
         self, checkpoint: Claim, seen: Look, depth: int, outer: tuple[Claim, ...]
     ) -> Iterator[Claim]:
-        """What lies in a checkpoint is its own affair.
+        """Checkpoints in a checkpoint: many a run saves its last weights over its checkpoints.
 
-        But many a run saves its last weights over its checkpoints.
+        Whatever else lies in one is its own affair.
         """
-        folders = tuple(name for name in seen.names if (seen.path / name).is_dir())
-        if checkpoint.format.NAME not in WEIGHTS_ALONE:
-            folders = tuple(
-                name for name in folders if _best_format(seen.path / name) is checkpoint.format
-            )
-        own = (one for one in outer if one is not checkpoint)
-        yield from self._children(replace(seen, names=folders), depth, tuple(own))
+        folders = []
+        for name in seen.names:
+            path = seen.path / name
+            if not path.is_dir():
+                continue
+            if checkpoint.format.NAME in WEIGHTS_ALONE or _best_format(path) is checkpoint.format:
+                folders.append(name)
+        around = tuple(claim for claim in outer if claim is not checkpoint)
+        yield from self._children(replace(seen, names=tuple(folders)), depth, around)
 
     def _children(self, seen: Look, depth: int, outer: tuple[Claim, ...]) -> Iterator[Claim]:
         path = seen.path
@@ -159,41 +157,38 @@ class _Walk:
             yield from self.below(child, depth + 1, outer)
 
 
-def _log_beside(found: Sequence[Claim]) -> Sequence[Claim]:
+def _log_beside(claims: Sequence[Claim]) -> Sequence[Claim]:
     """The log that a checkpoint holds, too: HF Trainer's state is both."""
-    if not found or found[0].kind != "checkpoint":
+    if not claims or claims[0].kind != "checkpoint":
         return ()
-    return tuple(claim for claim in found[1:] if claim.kind == "telemetry")[:1]
+    return [claim for claim in claims[1:] if claim.kind == "telemetry"][:1]
 
 
 def _best_format(path: Path) -> Format | None:
     try:
-        found = claims_on(look(path))
+        claims = claims_on(look(path))
     except EvidenceError:
         return None
-    if found and found[0].confidence >= CONVINCED:
-        return found[0].format
+    if claims and claims[0].confidence >= CONVINCED:
+        return claims[0].format
     return None
 
 
 def _is_covered(claim: Claim, outer: tuple[Claim, ...]) -> bool:
     """Whether a folder around this path was claimed by a reader that reads this file, too."""
-    return any(
-        around.kind == claim.kind
-        and (around.format is claim.format or claim.confidence <= SPECIFIC)
-        and (
-            around.format.NAME not in FLAT
-            or (claim.path.parent == around.path and claim.path.is_file())
-        )
-        for around in outer
-    )
+    for around in outer:
+        if around.kind != claim.kind:
+            continue
+        if around.format is not claim.format and claim.confidence > SPECIFIC:
+            continue
+        is_right_inside = claim.path.parent == around.path and claim.path.is_file()
+        if around.format.NAME not in FLAT or is_right_inside:
+            return True
+    return False
 
 
 def files_of(claim: Claim) -> Iterator[Path]:
-    """The files behind a claim on telemetry or events.
-
-    Itself, or those below it that such a reader would read.
-    """
+    """The files behind a claim on telemetry or events: itself, or those below it."""
     if claim.path.is_file():
         yield claim.path
         return
@@ -206,5 +201,5 @@ def files_of(claim: Claim) -> Iterator[Path]:
                 seen = look(path)
             except EvidenceError:
                 continue  # whoever reads the claim's folder says so
-            if any(one.claims(seen) > 0 for one in formats):
+            if any(known.claims(seen) > 0 for known in formats):
                 yield path

@@ -1,4 +1,4 @@
-"""A JSON object from a file that somebody else wrote, with every way it can be wrong turned into one error.
+"""A JSON object from somebody else's file, with every way it can be wrong turned into one error.
 
 This module never trusts a path found in such a file and never opens anything but the file it is
 given.
@@ -24,15 +24,13 @@ def read_bytes(path: Path) -> bytes:
         EvidenceError: the file is missing or cannot be read.
     """
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(
-            found.st_mode
-        ):  # a pipe would wait for a writer
+        state = path.stat()
+        is_folder = stat.S_ISDIR(state.st_mode)  # which reading refuses in words of its own
+        if not is_folder and not stat.S_ISREG(state.st_mode):  # a pipe would wait for a writer
             raise EvidenceError(f"{path}: is neither a folder nor a regular file")
-        size_bytes = found.st_size
-        if size_bytes > MAX_BYTES:
+        if state.st_size > MAX_BYTES:
             raise CorruptFileError(
-                path, "size", expected=f"at most {MAX_BYTES} bytes", seen=size_bytes
+                path, "size", expected=f"at most {MAX_BYTES} bytes", seen=state.st_size
             )
         return path.read_bytes()
     except FileNotFoundError as error:

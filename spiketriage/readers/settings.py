@@ -1,6 +1,4 @@
-"""The settings of a run, `spiketriage.toml`.
-
-Which folders hold what, and how its trainer is started.
+"""The settings of a run, `spiketriage.toml`: which folders hold what, how its trainer is started.
 
 This module never guesses: an unknown key or a wrong type is refused, and no path in the file is
 opened here.
@@ -68,7 +66,7 @@ def require_run(run: Path) -> None:
     """
     run = run.absolute()
     if _read(run, run / FILE_NAME) is None:
-        _found(run)
+        _discovered(run)
 
 
 def read_settings(run: Path) -> RunSettings:
@@ -84,32 +82,27 @@ def read_settings(run: Path) -> RunSettings:
     path = run / FILE_NAME
     data = _read(run, path)
     if data is None:
-        return _found(run)
+        return _discovered(run)
     return _absolute(run, _parse(path, data))
 
 
-def _found(run: Path) -> RunSettings:
-    """Settings for a run that somebody else's trainer made.
-
-    Everything that is claimed by a format, where it is.
-    """
-    found = discover(run)
-    if not found.of("checkpoint") and not found.of("telemetry"):
-        if found.claims:
-            seen = f"{len(found.claims)} other known files"
-        else:
-            seen = "nothing of a known format"
+def _discovered(run: Path) -> RunSettings:
+    """Settings for a run of somebody else's trainer: what formats claim, where it lies."""
+    discovery = discover(run)
+    if not discovery.of("checkpoint") and not discovery.of("telemetry"):
+        seen = "nothing of a known format"
+        if discovery.claims:
+            seen = f"{len(discovery.claims)} other known files"
         message = (
             f"{run}: is not a run folder: expected {FILE_NAME}, or a checkpoint or a log "
-            "of a known format in it, "
-            f"found {seen}"
+            f"of a known format in it, found {seen}"
         )
         raise EvidenceError(message, hint=_three_lines(run / FILE_NAME))
     return replace(
         _absolute(run, _File(schema=1, run=_Run(id=run.name))),
         telemetry=run,
         checkpoints=run,
-        logs=tuple(claim.path for claim in found.of("events")),
+        logs=tuple(claim.path for claim in discovery.of("events")),
     )
 
 

@@ -1,6 +1,7 @@
-"""Calls in the source of somebody's trainer, by the full name of what is called, read from syntax trees.
+"""Calls in the source of somebody's trainer, by the full name of what is called.
 
-This module never imports or runs the source; what is computed at run time it does not see.
+This module reads syntax trees and never imports or runs the source; what is computed at run time
+it does not see.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _BRANCHES = (ast.If, ast.IfExp, ast.While, ast.Try, ast.Match, ast.BoolOp)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call: the dotted name as imports resolve it, whether it stands under a condition, its constant arguments.
+    """One call: the dotted name as imports resolve it, and its constant arguments.
 
     An argument whose value is computed is there with None; positional ones are under their place,
-    `"0"`, `"1"`, ….
+    `"0"`, `"1"`, …. A call is conditional where it stands below an `if`, a loop or the like.
     """
 
     name: str
@@ -58,10 +59,10 @@ def read_calls(module: str, roots: Sequence[Path]) -> tuple[tuple[Path, ...], tu
         names, imported = _imports(tree, name, is_package=path.name == "__init__.py")
         calls += _Calls(names, path).of(tree)
         for other in imported:
-            found = _located(other, roots)
-            if found is not None and found not in seen and len(seen) < MAX_FILES:
-                seen[found] = None
-                waiting.append((other, found))
+            file = _located(other, roots)
+            if file is not None and file not in seen and len(seen) < MAX_FILES:
+                seen[file] = None
+                waiting.append((other, file))
     return tuple(seen), tuple(calls)
 
 
@@ -89,9 +90,11 @@ def _imports(
         if isinstance(node, ast.Import):
             for alias in node.names:
                 imported.append(alias.name)
-                names[alias.asname or alias.name.partition(".")[0]] = (
-                    alias.name if alias.asname else alias.name.partition(".")[0]
-                )
+                if alias.asname:
+                    names[alias.asname] = alias.name
+                else:
+                    package = alias.name.partition(".")[0]
+                    names[package] = package
         elif isinstance(node, ast.ImportFrom):
             source = _absolute(node, module, is_package=is_package)
             imported.append(source)
@@ -106,16 +109,18 @@ def _absolute(node: ast.ImportFrom, module: str, *, is_package: bool) -> str:
         return node.module or ""
     parts = module.split(".")
     kept = parts[: len(parts) - node.level + is_package]
-    return ".".join([*kept, *([node.module] if node.module else [])])
+    if node.module:
+        kept.append(node.module)
+    return ".".join(kept)
 
 
 class _Calls(ast.NodeVisitor):
-    """Walks one file and knows whether it is under a condition."""
+    """One walk through a file, which knows whether it is under a condition."""
 
     def __init__(self, names: dict[str, str], path: Path) -> None:
         self._names, self._path = names, path
         self._depth = 0
-        self._found: list[Call] = []
+        self._calls: list[Call] = []
 
     def of(self, tree: ast.Module) -> list[Call]:
         """Every call of the file."""
@@ -125,7 +130,7 @@ class _Calls(ast.NodeVisitor):
             raise EvidenceError(
                 f"{self._path}: its expressions are nested too deeply to be read"
             ) from error
-        return self._found
+        return self._calls
 
     def generic_visit(self, node: ast.AST) -> None:
         """Go on below the node."""
@@ -139,22 +144,32 @@ class _Calls(ast.NodeVisitor):
         name = ".".join(reversed(list(_dotted(node.func))))
         if name:
             first, _, rest = name.partition(".")
-            full = self._names.get(first, first) + (f".{rest}" if rest else "")
-            given = {str(place): one for place, one in enumerate(node.args)}
-            given |= {one.arg: one.value for one in node.keywords if one.arg}
-            arguments = {
-                word: one.value if isinstance(one, ast.Constant) else None
-                for word, one in given.items()
-            }
+            full = self._names.get(first, first)
+            if rest:
+                full = f"{full}.{rest}"
             call = Call(
                 name=full,
                 is_conditional=self._depth > 0,
-                arguments=arguments,
+                arguments=_arguments(node),
                 path=self._path,
                 line=node.lineno,
             )
-            self._found.append(call)
+            self._calls.append(call)
         self.generic_visit(node)
+
+
+def _arguments(node: ast.Call) -> dict[str, object]:
+    """The constants by keyword or position; None for what is computed."""
+    given: dict[str, ast.expr] = {}
+    for position, value in enumerate(node.args):
+        given[str(position)] = value
+    for keyword in node.keywords:
+        if keyword.arg:
+            given[keyword.arg] = keyword.value
+    arguments: dict[str, object] = {}
+    for name, value in given.items():
+        arguments[name] = value.value if isinstance(value, ast.Constant) else None
+    return arguments
 
 
 def _dotted(node: ast.expr) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""What a reader found, in lines for people: checkpoints, telemetry, system events, data stores.
+"""Checkpoints, telemetry, system events and data stores in lines for people.
 
-This module never opens a file and never judges what it is told.
+This module never opens a file and never judges what a reader says of one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from spiketriage.nouns.telemetry import Event, EventFacts
 from spiketriage.readers.scan.oddities import nonfinite, oddities, suspicions
 from spiketriage.readers.scan.spread import unmeasured_path
 
-MAX_LINES = 12
+MAX_LINES = 12  # of one sort, so that the whole description fits a screen
+SEVERITIES = ("fatal", "error", "warning", "info")
+MOST_ASKED = ("loss/mean", "grad/norm", "lr", "loss_scale")
 # What torch, numpy and the trainers' own classes put into a pickle; anything else deserves a look.
 KNOWN_MODULES = (
-    "torch", "numpy", "collections", "argparse", "pathlib", "transformers", "accelerate", "deepspeed", "megatron",
-    "lightning", "pytorch_lightning", "composer", "olmo_core", "torchtitan", "nanotron", "_codecs", "datetime",
+    "torch", "numpy", "collections", "argparse", "pathlib", "_codecs", "datetime",
+    "transformers", "accelerate", "deepspeed", "megatron", "lightning", "pytorch_lightning",
+    "composer", "olmo_core", "torchtitan", "nanotron",
 )  # fmt: skip
 HARMLESS = (
     "builtins.set",
@@ -40,14 +43,15 @@ def checkpoint(facts: CheckpointFacts, measured: Measurement | None) -> Iterator
     if facts.complete:
         yield "complete by its layout's own rule"
     else:
-        yield f"NOT complete{f': {facts.interrupted}' if facts.interrupted else ''}"
-    yield f"world size {facts.world_size if facts.world_size is not None else 'not stated'}"
+        yield f"NOT complete: {facts.interrupted}".removesuffix(": ")
+    if facts.world_size is None:
+        yield "world size not stated"
+    else:
+        yield f"world size {facts.world_size}"
     num_bytes = sum(file.size_bytes for file in facts.files)
     yield f"{counted(len(facts.files), 'file')}, {size(num_bytes)}"
     yield from _tensors(facts)
-    for kind, number in sorted(Counter(field.kind for field in facts.fields).items()):
-        names = list(dict.fromkeys(field.name for field in facts.fields if field.kind == kind))
-        yield f"{kind}: {counted(number, 'entry').replace('entrys', 'entries')} ({listed(names)})"
+    yield from _fields(facts)
     yield from _bounded("PROBLEM ", facts.problems)
     strange = [name for name in facts.globals if not _is_usual(name)]
     if strange:
@@ -60,14 +64,12 @@ def checkpoint(facts: CheckpointFacts, measured: Measurement | None) -> Iterator
 def log(facts: LogFacts) -> Iterator[str]:
     """The lines of a telemetry source."""
     if facts.num_lines:
+        lines = f"{counted(facts.num_lines, 'line')}, {facts.num_matched} matched"
         if facts.num_near_misses:
-            near = f", {counted(facts.num_near_misses, 'near miss')}es"
-        else:
-            near = ""
-        yield f"{counted(facts.num_lines, 'line')}, {facts.num_matched} matched{near}".replace(
-            "missses", "misses"
-        )
-    for series in islice(_by_interest(facts.series), MAX_LINES):
+            noun = "near miss" if facts.num_near_misses == 1 else "near misses"
+            lines = f"{lines}, {facts.num_near_misses} {noun}"
+        yield lines
+    for series in _by_interest(facts.series)[:MAX_LINES]:
         yield _series(series)
     if len(facts.series) > MAX_LINES:
         yield f"… and {len(facts.series) - MAX_LINES} more series"
@@ -90,72 +92,70 @@ def event_file(facts: EventFacts) -> Iterator[str]:
 
 def data(facts: DataFacts) -> Iterator[str]:
     """The lines of a data store."""
-    documents, tokens = (
-        "an unknown number" if number is None else str(number)
-        for number in (facts.num_documents, facts.num_tokens)
-    )
-    yield (
-        f"documents: {documents}, tokens: {tokens}, {facts.dtype}, in "
-        f"{counted(len(facts.files), 'file')}"
-    )
+    documents, tokens = _known(facts.num_documents), _known(facts.num_tokens)
+    files = counted(len(facts.files), "file")
+    yield f"documents: {documents}, tokens: {tokens}, {facts.dtype}, in {files}"
     yield from _bounded("PROBLEM ", facts.problems)
     yield from _bounded("note: ", facts.notes)
 
 
-def events(found: Iterable[Event]) -> Iterator[str]:
-    """The worst events first, a few of each severity."""
-    order = ("fatal", "error", "warning", "info")
-    ranked = sorted(found, key=lambda event: order.index(event.severity))
-    for event in islice(ranked, MAX_LINES):
-        where = " ".join(part for part in (event.at, event.host, event.device) if part)
+def _known(number: int | None) -> str:
+    if number is None:
+        return "an unknown number"
+    return str(number)
+
+
+def events(reported: Iterable[Event]) -> Iterator[str]:
+    """The worst events, and how many there are beside them."""
+    ranked = sorted(reported, key=lambda event: SEVERITIES.index(event.severity))
+    for event in ranked[:MAX_LINES]:
+        head = f"{event.severity} {event.kind}"
         if event.rank is not None:
-            rank = f" rank {event.rank}"
-        else:
-            rank = ""
-        yield (
-            f"{event.severity} {event.kind}{rank}{f' ({where})' if where else ''}: {event.sentence}"
-        )
+            head = f"{head} rank {event.rank}"
+        where = " ".join(part for part in (event.at, event.host, event.device) if part)
+        if where:
+            head = f"{head} ({where})"
+        yield f"{head}: {event.sentence}"
     if len(ranked) > MAX_LINES:
         yield f"… and {len(ranked) - MAX_LINES} more events"
 
 
 def brief_checkpoint(facts: CheckpointFacts) -> str:
     """The one line of a checkpoint among others."""
-    if facts.step is None:
-        step = "step not stated"
-    else:
-        step = f"step {facts.step}"
     if not facts.steps_agree:
         return next(_steps(facts))
+    step = "step not stated"
+    if facts.step is not None:
+        step = f"step {facts.step}"
     if facts.problems:
+        problem = f"PROBLEM {step}: {facts.problems[0]}"
         if len(facts.problems) > 1:
-            more = f" (and {len(facts.problems) - 1} more)"
-        else:
-            more = ""
-        return f"PROBLEM {step}: {facts.problems[0]}{more}"
-    if facts.complete:
-        complete = "complete"
-    else:
+            problem = f"{problem} (and {len(facts.problems) - 1} more)"
+        return problem
+    complete = "complete"
+    if not facts.complete:
         complete = f"NOT complete: {facts.interrupted or 'its save did not end'}"
     return f"{step}, {complete}, {size(sum(file.size_bytes for file in facts.files))}"
 
 
 def brief_log(facts: LogFacts) -> str:
     """The one line of a telemetry source among others."""
-    ranked = _by_interest(facts.series)
-    told = _series(ranked[0]) if ranked else "no series"
-    if facts.rollbacks:
-        restarts = f"; {counted(len(facts.rollbacks), 'restart')}"
-    else:
-        restarts = ""
+    parts = []
     if facts.problems:
-        return f"PROBLEM {facts.problems[0]}; {told}{restarts}"
-    return f"{told}{restarts}"
+        parts.append(f"PROBLEM {facts.problems[0]}")
+    ranked = _by_interest(facts.series)
+    if ranked:
+        parts.append(_series(ranked[0]))
+    else:
+        parts.append("no series")
+    if facts.rollbacks:
+        parts.append(counted(len(facts.rollbacks), "restart"))
+    return "; ".join(parts)
 
 
-def brief_events(found: Iterable[Event]) -> str:
+def brief_events(reported: Iterable[Event]) -> str:
     """The one line of a file of system evidence among others."""
-    return next(events(found), "no event of a known kind")
+    return next(events(reported), "no event of a known kind")
 
 
 def size(num_bytes: int) -> str:
@@ -175,29 +175,36 @@ def _steps(facts: CheckpointFacts) -> Iterator[str]:
         yield "step not stated anywhere"
     elif facts.steps_agree:
         sources = [stated.source for stated in facts.stated_steps]
-        yield f"step {facts.step}, as {listed(sources)} {'says' if len(sources) == 1 else 'say'}"
+        verb = "says" if len(sources) == 1 else "say"
+        yield f"step {facts.step}, as {listed(sources)} {verb}"
     else:
-        told = "; ".join(f"{stated.source} says {stated.step}" for stated in facts.stated_steps)
-        yield f"PROBLEM its parts are not of one step: {told}"
+        steps = "; ".join(f"{stated.source} says {stated.step}" for stated in facts.stated_steps)
+        yield f"PROBLEM its parts are not of one step: {steps}"
 
 
 def _tensors(facts: CheckpointFacts) -> Iterator[str]:
     for role in ("parameter", "optimizer", "other"):
-        own = [tensor for tensor in facts.tensors if tensor.role == role]
-        if own:
-            dtypes = ", ".join(
-                f"{number} {dtype}"
-                for dtype, number in Counter(t.dtype for t in own).most_common(4)
-            )
-            elements = sum(int(np.prod(tensor.shape, dtype=np.float64)) for tensor in own)
-            nameless = sum(role == "optimizer" and not tensor.parameter for tensor in own)
-            if nameless:
-                ambiguous = f"; {nameless} of an ambiguous parameter"
-            else:
-                ambiguous = ""
-            yield (
-                f"{counted(len(own), f'{role} tensor')} ({dtypes}), {elements} elements{ambiguous}"
-            )
+        tensors = [tensor for tensor in facts.tensors if tensor.role == role]
+        if not tensors:
+            continue
+        commonest = Counter(tensor.dtype for tensor in tensors).most_common(4)
+        dtypes = ", ".join(f"{number} {dtype}" for dtype, number in commonest)
+        elements = sum(int(np.prod(tensor.shape, dtype=np.float64)) for tensor in tensors)
+        line = f"{counted(len(tensors), f'{role} tensor')} ({dtypes}), {elements} elements"
+        nameless = sum(not tensor.parameter for tensor in tensors)
+        if role == "optimizer" and nameless:
+            line = f"{line}; {nameless} of an ambiguous parameter"
+        yield line
+
+
+def _fields(facts: CheckpointFacts) -> Iterator[str]:
+    names: dict[str, list[str]] = {}
+    for field in facts.fields:
+        names.setdefault(field.kind, []).append(field.name)
+    for kind in sorted(names):
+        noun = "entry" if len(names[kind]) == 1 else "entries"
+        distinct = list(dict.fromkeys(names[kind]))
+        yield f"{kind}: {len(names[kind])} {noun} ({listed(distinct)})"
 
 
 def _measured(facts: CheckpointFacts, measured: Measurement) -> Iterator[str]:
@@ -206,66 +213,68 @@ def _measured(facts: CheckpointFacts, measured: Measurement) -> Iterator[str]:
             f"PROBLEM {damage.path or facts.name}: {damage.name}: expected {damage.expected}, "
             f"found {damage.seen}"
         )
-    unmeasured = [problem for problem in measured.problems if unmeasured_path(problem)]
-    yield from _bounded(
-        "PROBLEM ", [problem for problem in measured.problems if problem not in unmeasured]
-    )
+    unmeasured, problems = [], []
+    for problem in measured.problems:
+        if unmeasured_path(problem):
+            unmeasured.append(problem)
+        else:
+            problems.append(problem)
+    yield from _bounded("PROBLEM ", problems)
     yield from _bounded("", unmeasured)
-    found = list(nonfinite(facts.tensors, measured))
-    yield from _bounded("NONFINITE ", found)
+    bad_tensors = list(nonfinite(facts.tensors, measured))
+    yield from _bounded("NONFINITE ", bad_tensors)
     if unmeasured:
         return  # what follows is true of whole tensors only
-    if not found and measured.stats:
+    if not bad_tensors and measured.stats:
         yield f"every element of {counted(len(measured.stats), 'tensor')} is finite"
     yield from _bounded("ODD ", oddities(facts.tensors, measured))
     yield from _bounded("look at ", suspicions(facts.tensors, measured))
-    promised = len(facts.extents) or sum(
-        chunk.container == "zip" for t in facts.tensors for chunk in t.chunks
-    )
-    if promised and not measured.damage:
-        yield f"{counted(promised, 'stored checksum')} hold"
+    num_checksums = len(facts.extents) or _num_zipped_chunks(facts)
+    if num_checksums and not measured.damage:
+        yield f"{counted(num_checksums, 'stored checksum')} hold"
+
+
+def _num_zipped_chunks(facts: CheckpointFacts) -> int:
+    """Chunks in zip archives, each of which has a checksum of its own."""
+    number = 0
+    for tensor in facts.tensors:
+        number += sum(chunk.container == "zip" for chunk in tensor.chunks)
+    return number
 
 
 def _by_interest(series: Iterable[Series]) -> list[Series]:
-    first = ("loss/mean", "grad/norm", "lr", "loss_scale")
-    return sorted(
-        series,
-        key=lambda one: (first.index(one.name) if one.name in first else len(first), one.rank or 0),
-    )
+    def interest(candidate: Series) -> tuple[int, int]:
+        place = len(MOST_ASKED)
+        if candidate.name in MOST_ASKED:
+            place = MOST_ASKED.index(candidate.name)
+        return place, candidate.rank or 0
+
+    return sorted(series, key=interest)
 
 
 def _series(series: Series) -> str:
     steps, values = series.steps, series.values
-    if len(steps):
-        span = f"steps {steps[0]}–{steps[-1]}"
-    else:
-        span = "no steps"
-    num_nonfinite = int(np.count_nonzero(~np.isfinite(values)))
+    name = series.name
     if series.rank is not None:
-        rank = f" rank {series.rank}"
-    else:
-        rank = ""
+        name = f"{name} rank {series.rank}"
     if series.attempt:
-        attempt = f" attempt {series.attempt}"
+        name = f"{name} attempt {series.attempt}"
+    parts = [counted(len(values), "point")]
+    if len(steps):
+        parts.append(f"steps {steps[0]}–{steps[-1]}")
     else:
-        attempt = ""
-    last = f", last {values[-1]:.6g}" if len(values) else ""
+        parts.append("no steps")
+    if len(values):
+        parts.append(f"last {values[-1]:.6g}")
+    num_nonfinite = int(np.count_nonzero(~np.isfinite(values)))
     if num_nonfinite:
-        bad = f", {num_nonfinite} nonfinite"
-    else:
-        bad = ""
+        parts.append(f"{num_nonfinite} nonfinite")
+    line = f"{name}: {', '.join(parts)}"
     if series.reasons:
-        why = f" ({next(iter(series.reasons.values()))})"
-    else:
-        why = ""
+        line = f"{line} ({next(iter(series.reasons.values()))})"
     if not series.trusted:
-        doubt = f"; not to be trusted: {series.trust}"
-    else:
-        doubt = ""
-    return (
-        f"{series.name}{rank}{attempt}: {counted(len(values), 'point')}, "
-        f"{span}{last}{bad}{why}{doubt}"
-    )
+        line = f"{line}; not to be trusted: {series.trust}"
+    return line
 
 
 def _is_usual(name: str) -> bool:
@@ -273,7 +282,8 @@ def _is_usual(name: str) -> bool:
 
 
 def _bounded(prefix: str, sentences: Iterable[str]) -> Iterator[str]:
-    told = list(sentences)
-    yield from (f"{prefix}{text}" for text in told[:MAX_LINES])
-    if len(told) > MAX_LINES:
-        yield f"{prefix}… and {len(told) - MAX_LINES} more"
+    listed_sentences = list(sentences)
+    for sentence in listed_sentences[:MAX_LINES]:
+        yield f"{prefix}{sentence}"
+    if len(listed_sentences) > MAX_LINES:
+        yield f"{prefix}… and {len(listed_sentences) - MAX_LINES} more"

@@ -1,6 +1,4 @@
-"""What stands out in a document against others of the same store.
-
-A robust distance, and plain words for it.
+"""What stands out in a document against others of its store: robust distances, in plain words.
 
 This module is arithmetic on statistics that were already taken: it never reads a document.
 """
@@ -10,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -26,7 +25,7 @@ NORMAL = 1.4826  # median absolute deviations of a normal distribution in one st
 CLEAR_Z = 8.0
 CLEAR_RATIO = 2.0
 MIN_TOKENS = 24  # of fewer, entropy and repetition say nothing
-MIN_PEERS = 20
+MIN_PEERS = 20  # of fewer, a median deviation is a matter of luck
 SAME_ID_SHARE = 0.9  # of one id in a document: filler, zeroed pages
 LOOP_SHARE = 0.8  # of a document that repeats what came before it, block by block
 
@@ -59,9 +58,8 @@ class Commonest:
 class Oddity:
     """One measure of one document that stands out.
 
-    `z` and `ratio` are infinite where no comparison was needed.
-
-    `ratio` is its distance from the median over that of the furthest other.
+    `z` is its distance from the median in robust deviations, `ratio` that distance over the one of
+    the furthest other; both are infinite where no comparison was needed.
     """
 
     measure: str
@@ -74,118 +72,113 @@ class Oddity:
     words: str
 
 
-def _log_repeat(told: TokenStatistics) -> float:
-    return math.log2(1 + told.longest_repeat)  # boilerplate makes lengths of repeats heavy-tailed
+def _log_repeat(document: TokenStatistics) -> float:
+    """Boilerplate makes the lengths of repeats heavy-tailed, so their logarithm is compared."""
+    return math.log2(1 + document.longest_repeat)
+
+
+def _repeat_length(log_repeat: float) -> float:
+    return round(2**log_repeat - 1)
+
+
+def _surprise(document: TokenStatistics) -> float:
+    """Bits an id costs under the ids of the others; it hardly depends on the document's length."""
+    return document.unigram_kl + document.entropy
 
 
 MEASURES: tuple[Measure, ...] = (
-    Measure(name="unigram KL", of=lambda told: told.unigram_kl, sign=1, floor=0.1, unit="bits"),
-    Measure(
-        name="surprise an id",
-        of=lambda told: told.unigram_kl + told.entropy,
-        sign=1,
-        floor=0.1,
-        unit="bits",
-    ),  # hardly depends on the length, as the two parts of it do
-    Measure(name="entropy", of=lambda told: told.entropy, sign=-1, floor=0.1, unit="bits"),
-    Measure(name="compression ratio", of=lambda told: told.compression_ratio, sign=-1, floor=0.02),
-    Measure(name="compression ratio", of=lambda told: told.compression_ratio, sign=1, floor=0.02),
+    Measure(name="unigram KL", of=attrgetter("unigram_kl"), sign=1, floor=0.1, unit="bits"),
+    Measure(name="surprise an id", of=_surprise, sign=1, floor=0.1, unit="bits"),
+    Measure(name="entropy", of=attrgetter("entropy"), sign=-1, floor=0.1, unit="bits"),
+    Measure(name="compression ratio", of=attrgetter("compression_ratio"), sign=-1, floor=0.02),
+    Measure(name="compression ratio", of=attrgetter("compression_ratio"), sign=1, floor=0.02),
     Measure(
         name="longest repeat",
         of=_log_repeat,
         sign=1,
         floor=0.25,
         unit="tokens",
-        shown=lambda value: round(2**value - 1),
+        shown=_repeat_length,
     ),
-    Measure(name="repeated 4-grams", of=lambda told: told.ngram_repetition, sign=1, floor=0.02),
-    Measure(name="padding", of=lambda told: told.share_padding, sign=1, floor=0.02),
+    Measure(name="repeated 4-grams", of=attrgetter("ngram_repetition"), sign=1, floor=0.02),
+    Measure(name="padding", of=attrgetter("share_padding"), sign=1, floor=0.02),
 )
 
 
 def oddities(
-    told: TokenStatistics, peers: Sequence[TokenStatistics], commonest: Commonest
+    document: TokenStatistics, peers: Sequence[TokenStatistics], commonest: Commonest
 ) -> tuple[Oddity, ...]:
     """Everything notable about a document, the clearest first.
 
     `peers` are other documents of about its length.
     """
-    absolute = (_outside(told, peers), _filler(told, peers, commonest), _loop(told, peers))
-    found = [one for one in absolute if one is not None]
-    if told.num_tokens >= MIN_TOKENS and len(peers) >= MIN_PEERS:
-        found += [
-            one for measure in MEASURES if (one := _compared(measure, told, peers)) is not None
-        ]
-    return tuple(sorted(found, key=lambda one: (not one.is_clear, -one.z)))
+    candidates = [
+        _outside(document, peers),
+        _filler(document, peers, commonest),
+        _loop(document, peers),
+    ]
+    if document.num_tokens >= MIN_TOKENS and len(peers) >= MIN_PEERS:
+        candidates += [_compared(measure, document, peers) for measure in MEASURES]
+    notable = [oddity for oddity in candidates if oddity is not None]
+    return tuple(sorted(notable, key=lambda oddity: (not oddity.is_clear, -oddity.z)))
 
 
-def _outside(told: TokenStatistics, peers: Sequence[TokenStatistics]) -> Oddity | None:
-    share = told.share_outside_vocabulary
+def _outside(document: TokenStatistics, peers: Sequence[TokenStatistics]) -> Oddity | None:
+    share = document.share_outside_vocabulary
     if not share:
         return None
-    others = [one.share_outside_vocabulary for one in peers] or [0.0]
+    others = [peer.share_outside_vocabulary for peer in peers] or [0.0]
+    low, high = min(others), max(others)
     words = f"{_percent(share)} of its ids outside the vocabulary"
-    if max(others):
-        words += f", others {_percent(min(others))} to {_percent(max(others))}: is --vocab right?"
-    return Oddity(
-        measure="share_outside_vocabulary",
-        value=share,
-        low=min(others),
-        high=max(others),
-        z=math.inf,
-        ratio=math.inf,
-        is_clear=True,  # no model has a row for such an id
-        words=words,
-    )
+    if high:
+        words += f", others {_percent(low)} to {_percent(high)}: is --vocab right?"
+    # Clear in any company: no model has a row for such an id.
+    return _certain("share_outside_vocabulary", share, low=low, high=high, words=words)
 
 
 def _filler(
-    told: TokenStatistics, peers: Sequence[TokenStatistics], commonest: Commonest
+    document: TokenStatistics, peers: Sequence[TokenStatistics], commonest: Commonest
 ) -> Oddity | None:
     """One id nearly everywhere, in a store where that is unusual."""
-    if peers:
-        usual = float(np.median([one.entropy for one in peers]))
-    else:
-        usual = math.inf
-    if told.num_tokens < MIN_TOKENS or commonest.share < SAME_ID_SHARE or usual < 1:
+    if document.num_tokens < MIN_TOKENS or commonest.share < SAME_ID_SHARE:
+        return None
+    if peers and np.median([peer.entropy for peer in peers]) < 1:
         return None
     words = (
         f"{_percent(commonest.share)} of its ids are {commonest.id} (padding? then give --pad "
         f"{commonest.id})"
     )
-    return _certain("same_id_share", commonest.share, SAME_ID_SHARE, words)
+    return _certain("same_id_share", commonest.share, low=0.0, high=SAME_ID_SHARE, words=words)
 
 
-def _loop(told: TokenStatistics, peers: Sequence[TokenStatistics]) -> Oddity | None:
+def _loop(document: TokenStatistics, peers: Sequence[TokenStatistics]) -> Oddity | None:
     """A block that is repeated to the end, in a store where that is unusual.
 
     No length of a repeat is compared.
     """
-    share = _loop_share(told)
-    if peers:
-        usual = float(np.median([_loop_share(one) for one in peers]))
-    else:
-        usual = 0.0
-    if told.num_tokens < 2 * MIN_TOKENS or share < LOOP_SHARE or usual >= LOOP_SHARE / 2:
+    share = _loop_share(document)
+    if document.num_tokens < 2 * MIN_TOKENS or share < LOOP_SHARE:
         return None
-    period = told.num_tokens - told.longest_repeat
-    words = f"one block of at most {period} tokens repeated throughout its {told.num_tokens}"
-    return _certain("loop_share", share, LOOP_SHARE, words)
+    if peers and np.median([_loop_share(peer) for peer in peers]) >= LOOP_SHARE / 2:
+        return None
+    period = document.num_tokens - document.longest_repeat
+    words = f"one block of at most {period} tokens repeated throughout its {document.num_tokens}"
+    return _certain("loop_share", share, low=0.0, high=LOOP_SHARE, words=words)
 
 
-def _loop_share(told: TokenStatistics) -> float:
-    if told.num_tokens:
-        return told.longest_repeat / told.num_tokens
+def _loop_share(document: TokenStatistics) -> float:
+    if document.num_tokens:
+        return document.longest_repeat / document.num_tokens
     return 0.0
 
 
-def _certain(measure: str, value: float, bound: float, words: str) -> Oddity:
+def _certain(measure: str, value: float, *, low: float, high: float, words: str) -> Oddity:
     """An oddity that needs no spread of others."""
     return Oddity(
         measure=measure,
         value=value,
-        low=0.0,
-        high=bound,
+        low=low,
+        high=high,
         z=math.inf,
         ratio=math.inf,
         is_clear=True,
@@ -194,20 +187,22 @@ def _certain(measure: str, value: float, bound: float, words: str) -> Oddity:
 
 
 def _compared(
-    measure: Measure, told: TokenStatistics, peers: Sequence[TokenStatistics]
+    measure: Measure, document: TokenStatistics, peers: Sequence[TokenStatistics]
 ) -> Oddity | None:
-    value = measure.of(told)
-    others = np.array([measure.of(one) for one in peers], dtype=np.float64)
+    """How far out a document lies by one measure; None where that is not far."""
+    value = measure.of(document)
+    others = np.array([measure.of(peer) for peer in peers], dtype=np.float64)
     others = others[np.isfinite(others)]
     if not math.isfinite(value) or len(others) < MIN_PEERS:
         return None
     median = float(np.median(others))
     deviation = max(NORMAL * float(np.median(np.abs(others - median))), measure.floor)
-    z = measure.sign * (value - median) / deviation
+    distance = measure.sign * (value - median)
+    z = distance / deviation
     if z < CLEAR_Z / 2:
         return None
     furthest = max(float((measure.sign * (others - median)).max()), deviation)
-    ratio = measure.sign * (value - median) / furthest
+    ratio = distance / furthest
     low, high = measure.shown(float(others.min())), measure.shown(float(others.max()))
     return Oddity(
         measure=measure.name,
@@ -226,8 +221,8 @@ def _words(measure: Measure, value: float, low: float, high: float) -> str:
         return f"one block of {value:g} tokens repeated, others at most {high:g}"
     if measure.name in ("repeated 4-grams", "padding"):
         return f"{measure.name} {_percent(value)}, others {_percent(low)} to {_percent(high)}"
-    unit = f" {measure.unit}" if measure.unit else ""
-    return f"{measure.name} {value:.3g}{unit}, others {low:.2g}–{high:.2g}"
+    amount = f"{value:.3g} {measure.unit}".rstrip()
+    return f"{measure.name} {amount}, others {low:.2g}–{high:.2g}"
 
 
 def _percent(share: float) -> str:

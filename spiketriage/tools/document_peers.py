@@ -1,4 +1,4 @@
-"""A bounded, seeded sample of a store's documents, cut to the length of the one that is compared with them.
+"""A bounded, seeded sample of a store's documents, to compare a document of any length with.
 
 Entropy, repetition and divergence all change with length alone; this module never compares across
 lengths if it can, and never expects of a document what only it holds.
@@ -48,16 +48,20 @@ class Sample:
     num_unreadable: int
     _cut: dict[tuple[int, int], TokenStatistics] = field(default_factory=dict)
 
-    def told(self, number: int, tokens: Integers) -> TokenStatistics:
-        """The statistics of (a part of) document `number`, against the ids of all others of the sample."""
-        of = self.reading
+    def statistics_of(self, number: int, tokens: Integers) -> TokenStatistics:
+        """Statistics of a document or a part of it, against the ids of all others of the sample."""
+        others = self.counts
         own = self.tokens.get(number)
-        if own is None:
-            counts = self.counts
-        else:
-            counts = self.counts - _placed(own, len(self.counts))
-        reference = counts if counts.any() else None
-        return statistics(tokens, vocab_size=of.vocab, eos=of.eos, pad=of.pad, reference=reference)
+        if own is not None:
+            others = others - _counts_within(own, len(self.counts))
+        reading = self.reading
+        return statistics(
+            tokens,
+            vocab_size=reading.vocab,
+            eos=reading.eos,
+            pad=reading.pad,
+            reference=others if others.any() else None,
+        )
 
     def peers(self, number: int, num_tokens: int) -> tuple[TokenStatistics, ...]:
         """Statistics of others, cut to about `num_tokens`.
@@ -65,46 +69,53 @@ class Sample:
         Where too few are as long, also of some that are shorter.
         """
         length = _grid(num_tokens)
-        others = [one for one in self.tokens if one != number]
-        enough = [one for one in others if len(self.tokens[one]) >= length]
+        enough = self._others_of_at_least(length, number)
         if len(enough) < MIN_PEERS:
-            enough = [one for one in others if len(self.tokens[one]) >= SHORTER * length]
-        return tuple(self._cut_to(one, length) for one in enough[:MAX_PEERS])
+            enough = self._others_of_at_least(SHORTER * length, number)
+        return tuple(self._cut_to(other, length) for other in enough[:MAX_PEERS])
+
+    def _others_of_at_least(self, length: float, number: int) -> list[int]:
+        numbers = []
+        for other, tokens in self.tokens.items():
+            if other != number and len(tokens) >= length:
+                numbers.append(other)
+        return numbers
 
     def _cut_to(self, number: int, length: int) -> TokenStatistics:
         length = min(length, len(self.tokens[number]))
         known = self._cut.get((number, length))
         if known is None:
-            known = self._cut[number, length] = self.told(number, self.tokens[number][:length])
+            known = self.statistics_of(number, self.tokens[number][:length])
+            self._cut[number, length] = known
         return known
 
 
 def draw(
     store: DataStore, path: Path, reading: Reading, *, asked: Collection[int], seed: int, total: int
 ) -> Sample:
-    """Others than `asked`.
+    """A sample of the documents that were not asked for.
 
     Where these are nearly the whole store, they are among the others of one another.
 
     Raises:
         EvidenceError: the store holds no document that can be read.
     """
+    without: set[int] = set()
     if total - len(asked) >= 4 * MIN_PEERS:
         without = set(asked)
-    else:
-        without = set()
     drawn = random.Random(seed).sample(range(total), min(total, MAX_SAMPLED + len(without)))
     tokens: dict[int, Integers] = {}
     num_unreadable = num_tokens = 0
     problem: EvidenceError | None = None
-    for number in [one for one in drawn if one not in without][:MAX_SAMPLED]:
+    others = [number for number in drawn if number not in without]
+    for number in others[:MAX_SAMPLED]:
         try:
-            one = store.stored(path, number, eos=reading.eos).tokens[:MAX_SAMPLED_TOKENS]
+            document = store.stored(path, number, eos=reading.eos)
         except EvidenceError as error:
             num_unreadable, problem = num_unreadable + 1, error
             continue
-        tokens[number] = one
-        num_tokens += len(one)
+        tokens[number] = document.tokens[:MAX_SAMPLED_TOKENS]
+        num_tokens += len(tokens[number])
         if num_tokens >= MAX_SAMPLED_TOKENS:
             break
     if not tokens and problem is not None:
@@ -122,8 +133,8 @@ def _counted(texts: Sequence[Integers], vocab: int | None) -> Integers:
     return counts_of(np.concatenate(texts) if texts else np.zeros(0, dtype=np.int64), vocab)
 
 
-def _placed(tokens: Integers, size: int) -> Integers:
-    """As often as each id of `tokens` was counted."""
+def _counts_within(tokens: Integers, size: int) -> Integers:
+    """How often each id below `size` occurs."""
     return np.bincount(tokens[(tokens >= 0) & (tokens < size)], minlength=size)
 
 

@@ -1,6 +1,4 @@
-"""`spiketriage documents`.
-
-Which documents a step consumed, and whether any of them looks broken beside its neighbours.
+"""`spiketriage documents`: which documents a step consumed, and which look broken beside others.
 
 This module needs no incident, writes nothing, and reads a bounded number of documents however large
 the store is.
@@ -8,11 +6,12 @@ the store is.
 
 from __future__ import annotations
 
+import math
 import random
-import statistics as of_python
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -37,10 +36,10 @@ from spiketriage.tools.document_oddity import (
 from spiketriage.tools.document_peers import Reading, Sample, draw
 
 EXIT_CODES = {"clean": 0, "stands-out": 1, "damaged": 4, "inconclusive": 5}
-MAX_JUDGED = 1024
+MAX_JUDGED = 1024  # of one step; a sample of so many shows what is wrong with the rest
 MAX_PROFILED = 200
 MAX_LINES = 40
-SEED = 20_240
+SEED = 20_240  # any number: the same store always gives the same sample
 SAY_EVERY = 100
 
 
@@ -82,13 +81,13 @@ class _Judged:
 
     number: int
     facts: MeasuredDocument | None
-    odd: tuple[Oddity, ...] = ()
+    oddities: tuple[Oddity, ...] = ()
     num_peers: int = 0
     problem: str = ""
 
     @property
     def stands_out(self) -> bool:
-        return any(one.is_clear for one in self.odd)
+        return any(oddity.is_clear for oddity in self.oddities)
 
     @property
     def is_compared(self) -> bool:
@@ -97,12 +96,9 @@ class _Judged:
 
     @property
     def order(self) -> tuple[bool, bool, float, int]:
-        return (
-            not self.problem,
-            not self.stands_out,
-            -max((one.z for one in self.odd), default=0.0),
-            self.number,
-        )
+        """What cannot be read first, then the oddest."""
+        z = max((oddity.z for oddity in self.oddities), default=0.0)
+        return not self.problem, not self.stands_out, -z, self.number
 
 
 def run(
@@ -133,14 +129,14 @@ def run(
     is_profile = not numbers and step is None
     if is_profile:
         asked = tuple(sample.tokens)[:MAX_PROFILED]
-    judged = sorted(_judge_all(store, asked, sample), key=lambda one: one.order)
+    judged = sorted(_judge_all(store, asked, sample), key=lambda document: document.order)
     return _result(store, sample, judged, notes, is_profile=is_profile)
 
 
 def _open(path: Path, reading: Reading) -> _Store:
     claimed = best(STORES, look(path))
     if claimed is None:
-        known = ", ".join(one.NAME for one in STORES)
+        known = ", ".join(store.NAME for store in STORES)
         raise EvidenceError(
             f"{path}: is no data store of a known format ({known})",
             hint=next_step.command("inspect", path, None),
@@ -161,18 +157,17 @@ def _asked(
         raise UsageError(
             f"{store.path}: has no document {absent[0]}: its {store.total} are numbered from 0"
         )
-    wanted = tuple(dict.fromkeys(numbers))
+    asked = tuple(dict.fromkeys(numbers))
     if step is not None:
-        found = store.format.documents_of_step(
+        consumed = store.format.documents_of_step(
             store.path, step.number, step.batch, step.length, eos=reading.eos
         )
-        wanted = tuple(dict.fromkeys(int(number) for number in found))
-    if len(wanted) <= MAX_JUDGED:
-        return wanted, ()
-    kept = tuple(sorted(random.Random(seed).sample(wanted, MAX_JUDGED)))
-    return kept, (
-        f"{MAX_JUDGED} of {len(wanted)} documents were drawn and judged; the others were not read",
-    )
+        asked = tuple(dict.fromkeys(map(int, consumed)))
+    if len(asked) <= MAX_JUDGED:
+        return asked, ()
+    drawn = tuple(sorted(random.Random(seed).sample(asked, MAX_JUDGED)))
+    note = f"{MAX_JUDGED} of {len(asked)} documents were drawn and judged; the others were not read"
+    return drawn, (note,)
 
 
 def _judge_all(store: _Store, numbers: Sequence[int], sample: Sample) -> Iterator[_Judged]:
@@ -187,23 +182,29 @@ def _judge(store: _Store, number: int, sample: Sample) -> _Judged:
         stored = store.format.stored(store.path, number, eos=sample.reading.eos)
     except EvidenceError as error:
         return _Judged(number=number, facts=None, problem=error.message)
-    told = sample.told(number, stored.tokens)
-    peers = sample.peers(number, told.num_tokens)
+    statistics = sample.statistics_of(number, stored.tokens)
+    peers = sample.peers(number, statistics.num_tokens)
     facts = MeasuredDocument(
         number=number,
         path=stored.path,
         start=stored.start,
         end=stored.end,
         digest=stored.digest,
-        statistics=told,
+        statistics=statistics,
     )
-    odd = oddities(told, peers, _commonest(stored.tokens, sample.reading.pad))
-    return _Judged(number=number, facts=facts, odd=odd, num_peers=len(peers))
+    commonest = _commonest(stored.tokens, sample.reading.pad)
+    return _Judged(
+        number=number,
+        facts=facts,
+        oddities=oddities(statistics, peers, commonest),
+        num_peers=len(peers),
+    )
 
 
 def _commonest(tokens: Integers, pad: int | None) -> Commonest:
     """The most frequent id; padding is judged by a measure of its own."""
-    ids, counts = np.unique(tokens if pad is None else tokens[tokens != pad], return_counts=True)
+    own = tokens if pad is None else tokens[tokens != pad]
+    ids, counts = np.unique(own, return_counts=True)
     if not len(ids):
         return Commonest(id=0, share=0.0)
     at = int(counts.argmax())
@@ -219,31 +220,34 @@ def _result(
     is_profile: bool,
 ) -> StepResult:
     outcome = _outcome(judged)
-    lines = [_headline(store, sample), _told(judged, is_profile=is_profile)]
+    lines = [_headline(store, sample), _summary(judged, is_profile=is_profile)]
     lines += [f"note: {note}" for note in (*notes, *_notes(store, sample, judged))]
-    lines += list(_profile(judged)) if is_profile else []
-    shown = [one for one in judged if one.odd or one.problem] if is_profile else judged
-    lines += [_row(one) for one in shown[:MAX_LINES]]
+    shown = judged
+    if is_profile:
+        lines += _profile(judged)
+        shown = [document for document in judged if document.oddities or document.problem]
+    lines += [_row(document) for document in shown[:MAX_LINES]]
     if len(shown) > MAX_LINES:
         lines.append(f"… and {len(shown) - MAX_LINES} more, each less odd (--json has them all)")
+    next_commands: tuple[str, ...] = ()
+    if outcome != "clean":
+        next_commands = (next_step.command("inspect", store.path, None),)
     return StepResult(
         incident="",
         exit_code=EXIT_CODES[outcome],
         verdict=outcome,
         lines=tuple(lines),
         data=_data(store, sample, judged, notes),
-        next_commands=(next_step.command("inspect", store.path, None),)
-        if EXIT_CODES[outcome]
-        else (),
+        next_commands=next_commands,
     )
 
 
 def _outcome(judged: Sequence[_Judged]) -> str:
-    if any(one.problem for one in judged):
+    if any(document.problem for document in judged):
         return "damaged"
-    if any(one.stands_out for one in judged):
+    if any(document.stands_out for document in judged):
         return "stands-out"
-    if any(one.is_compared for one in judged) or not judged:
+    if any(document.is_compared for document in judged) or not judged:
         return "clean"
     return "inconclusive"
 
@@ -254,17 +258,18 @@ def _headline(store: _Store, sample: Sample) -> str:
     return f"{known}: {counted(store.total, 'document')}, {others}"
 
 
-def _told(judged: Sequence[_Judged], *, is_profile: bool) -> str:
-    num_odd = sum(one.stands_out for one in judged)
-    num_compared = sum(one.is_compared for one in judged)
-    what = f"{counted(len(judged), 'document')}{' of the sample' if is_profile else ''}"
-    if not num_odd:
-        if num_compared == len(judged):
-            compared = ""
-        else:
-            compared = f"; {num_compared} could be compared"
-        return f"none of {what} stands out clearly{compared}"
-    return f"{num_odd} of {what} {'stands' if num_odd == 1 else 'stand'} out clearly"
+def _summary(judged: Sequence[_Judged], *, is_profile: bool) -> str:
+    num_odd = sum(document.stands_out for document in judged)
+    num_compared = sum(document.is_compared for document in judged)
+    what = counted(len(judged), "document")
+    if is_profile:
+        what = f"{what} of the sample"
+    if num_odd:
+        verb = "stands" if num_odd == 1 else "stand"
+        return f"{num_odd} of {what} {verb} out clearly"
+    if num_compared == len(judged):
+        return f"none of {what} stands out clearly"
+    return f"none of {what} stands out clearly; {num_compared} could be compared"
 
 
 def _notes(store: _Store, sample: Sample, judged: Sequence[_Judged]) -> Iterator[str]:
@@ -274,7 +279,10 @@ def _notes(store: _Store, sample: Sample, judged: Sequence[_Judged]) -> Iterator
         yield "without --vocab no id counts as outside the vocabulary"
     if sample.num_unreadable:
         yield f"{sample.num_unreadable} others could not be read"
-    lonely = [one.number for one in judged if one.facts is not None and one.num_peers < MIN_PEERS]
+    lonely = []
+    for document in judged:
+        if document.facts is not None and document.num_peers < MIN_PEERS:
+            lonely.append(document.number)
     if lonely:
         few = f"fewer than {MIN_PEERS} others of similar length to be compared with"
         yield f"{counted(len(lonely), 'document')}: {few} (the first is document {lonely[0]})"
@@ -282,42 +290,68 @@ def _notes(store: _Store, sample: Sample, judged: Sequence[_Judged]) -> Iterator
 
 def _profile(judged: Sequence[_Judged]) -> Iterator[str]:
     """Median and range of each measure over the sample, whole documents."""
-    told = [
-        one.facts.statistics
-        for one in judged
-        if one.facts is not None and one.facts.statistics.num_tokens
-    ]
-    if not told:
+    sampled = []
+    for document in judged:
+        if document.facts is not None and document.facts.statistics.num_tokens:
+            sampled.append(document.facts.statistics)
+    if not sampled:
         return
-    lengths = [one.num_tokens for one in told]
-    yield f"  tokens: median {of_python.median(lengths):.0f}, {min(lengths)} to {max(lengths)}"
-    for measure in {one.name: one for one in MEASURES}.values():
-        values = [value for one in told if np.isfinite(value := measure.shown(measure.of(one)))]
+    lengths = [statistics.num_tokens for statistics in sampled]
+    yield f"  tokens: median {median(lengths):.0f}, {min(lengths)} to {max(lengths)}"
+    # A name may have a measure for large values and one for small ones; the numbers are the same.
+    for measure in {measure.name: measure for measure in MEASURES}.values():
+        values = []
+        for statistics in sampled:
+            value = measure.shown(measure.of(statistics))
+            if math.isfinite(value):
+                values.append(value)
         if values:
             spread = f"{min(values):.3g} to {max(values):.3g} {measure.unit}".rstrip()
-            yield f"  {measure.name}: median {of_python.median(values):.3g}, {spread}"
+            yield f"  {measure.name}: median {median(values):.3g}, {spread}"
 
 
-def _row(one: _Judged) -> str:
-    if one.facts is None:
-        return f"PROBLEM document {one.number}: {one.problem}"
-    facts = one.facts
-    told = "; ".join(
-        f"{odd.words}" + (f" (z {odd.z:.0f})" if np.isfinite(odd.z) else "") for odd in one.odd
-    )
-    if one.is_compared:
-        like = "like the others"
+def _row(document: _Judged) -> str:
+    if document.facts is None:
+        return f"PROBLEM document {document.number}: {document.problem}"
+    if document.stands_out:
+        word = "ODD"
+    elif document.is_compared:
+        word = "ok "
     else:
-        like = "not compared"
+        word = "?  "
+    if document.oddities:
+        words = "; ".join(map(_oddity, document.oddities))
+    elif document.is_compared:
+        words = "like the others"
+    else:
+        words = "not compared"
+    facts = document.facts
     place = f"{facts.path} bytes {facts.start}–{facts.end}"
-    word = "ODD" if one.stands_out else "ok " if one.is_compared else "?  "
     size = f"{facts.statistics.num_tokens} tokens"
-    return f"{word} document {one.number}: {place}, {facts.digest[:16]}, {size}: {told or like}"
+    return f"{word} document {document.number}: {place}, {facts.digest[:16]}, {size}: {words}"
+
+
+def _oddity(oddity: Oddity) -> str:
+    if math.isfinite(oddity.z):
+        return f"{oddity.words} (z {oddity.z:.0f})"
+    return oddity.words
 
 
 def _data(
     store: _Store, sample: Sample, judged: Sequence[_Judged], notes: tuple[str, ...]
 ) -> dict[str, Any]:
+    documents = []
+    for document in judged:
+        row: dict[str, Any] = {
+            "number": document.number,
+            "stands_out": document.stands_out,
+            "problem": document.problem,
+            "num_peers": document.num_peers,
+            "oddities": [asdict(oddity) for oddity in document.oddities],
+        }
+        if document.facts is not None:
+            row |= asdict(document.facts)
+        documents.append(row)
     return {
         "path": str(store.path),
         "format": store.format.NAME,
@@ -326,15 +360,5 @@ def _data(
         "num_compared": len(sample.tokens),
         "seed": sample.seed,
         "notes": [*notes, *_notes(store, sample, judged)],
-        "documents": [
-            {
-                "number": one.number,
-                "stands_out": one.stands_out,
-                "problem": one.problem,
-                "num_peers": one.num_peers,
-                "oddities": [asdict(odd) for odd in one.odd],
-                **(asdict(one.facts) if one.facts is not None else {}),
-            }
-            for one in judged
-        ],
+        "documents": documents,
     }

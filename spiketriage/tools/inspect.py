@@ -30,12 +30,13 @@ from spiketriage.tools.inventory import inventory
 # below this every byte is read without being asked, which takes well under a second
 SMALL_BYTES = 256_000_000
 INTEGRITY, UNKNOWN, PARTIAL = 4, 5, 6
+VERDICTS = {0: "clean", INTEGRITY: "damaged", PARTIAL: "partial"}
 _TROUBLE = ("PROBLEM", "NONFINITE", "ODD", "NOT complete")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """The lines about one path."""
+class _Description:
+    """The lines about one path; it is empty where there is nothing of the format in it."""
 
     lines: tuple[str, ...]
     is_empty: bool
@@ -61,101 +62,107 @@ def run(path: Path, *, deep: bool = False, executor: Executor | None = None) -> 
     Raises:
         EvidenceError: the path is missing or cannot be read.
     """
-    path = path.absolute() if executor is not None else path  # its workers stand elsewhere
+    if executor is not None:
+        path = path.absolute()  # its workers have other current folders
     seen = look(path)
     claims = claims_on(seen)
-    is_one_thing = any(
-        one.kind in ("checkpoint", "data") and one.confidence >= CONVINCED for one in claims
-    )
-    if seen.is_folder and not is_one_thing:
-        found = discover(path)
-        if any(one.path != path for one in found.claims):
-            return inventory(path, found)
+    if seen.is_folder and not any(_is_whole_folder(claim) for claim in claims):
+        discovery = discover(path)
+        if any(claim.path != path for claim in discovery.claims):
+            return inventory(path, discovery)
     refuted: list[str] = []
     for at, claim in enumerate(claims):
-        told = _told(claim, deep=deep, executor=executor)
-        if told.is_empty and claim.confidence < CONVINCED:  # a guess that reading does not bear out
-            refuted.append(f"{claim.format.NAME} ({claim.confidence:.2f}): {_why(told)}")
+        described = _described(claim, deep=deep, executor=executor)
+        if (
+            described.is_empty and claim.confidence < CONVINCED
+        ):  # a guess that reading does not bear out
+            refuted.append(f"{claim.format.NAME} ({claim.confidence:.2f}): {_why(described)}")
         else:
-            return _known(seen, claim, told, claims[at + 1 :])
+            return _known(seen, claim, described, claims[at + 1 :])
     return _unknown(seen, refuted)
 
 
-def _known(seen: Look, best: Claim, told: _Told, others: tuple[Claim, ...]) -> StepResult:
+def _is_whole_folder(claim: Claim) -> bool:
+    """Whether a folder is surely one checkpoint or store, and not a place that holds several."""
+    return claim.kind in ("checkpoint", "data") and claim.confidence >= CONVINCED
+
+
+def _known(
+    seen: Look, best: Claim, described: _Description, others: tuple[Claim, ...]
+) -> StepResult:
     path = seen.path
     lines = [f"{path}: {best.kind}: {best.format.NAME} (confidence {best.confidence:.2f})"]
-    lines += [f"  {line}" for line in told.lines]
+    lines += [f"  {line}" for line in described.lines]
     lines += [f"  tells: {best.format.TELLS}", f"  cannot tell: {best.format.CANNOT}"]
     if others:
-        names = [f"{one.format.NAME} ({one.confidence:.2f})" for one in others[:3]]
+        names = [f"{other.format.NAME} ({other.confidence:.2f})" for other in others[:3]]
         lines.append(f"  less likely: {', '.join(names)}")
+    folder = path if seen.is_folder else path.parent
     return StepResult(
         incident="",
-        exit_code=told.exit_code,
-        verdict={INTEGRITY: "damaged", PARTIAL: "partial"}.get(told.exit_code, "clean"),
+        exit_code=described.exit_code,
+        verdict=VERDICTS[described.exit_code],
         lines=tuple(lines),
-        data=_data(best, told),
-        next_commands=(
-            next_step.command("freeze", path if seen.is_folder else path.parent, None, None),
-        ),
+        data=_data(best, described),
+        next_commands=(next_step.command("freeze", folder, None, None),),
     )
 
 
-def _told(claim: Claim, *, deep: bool, executor: Executor | None) -> _Told:
-    """What the claim's reader says of its path; there may be nothing of the format in it."""
+def _described(claim: Claim, *, deep: bool, executor: Executor | None) -> _Description:
+    """What the claim's reader says of its path."""
     try:
         if claim.kind == "checkpoint":
             stored = cast(Layout, claim.format).read(claim.path)
             is_empty = not stored.tensors and not stored.fields
-            return _Told(
+            return _Description(
                 lines=tuple(_checkpoint(stored, deep=deep, executor=executor)), is_empty=is_empty
             )
         if claim.kind == "telemetry":
             log = cast(LogFormat, claim.format).read(claim.path, DEFAULT)
-            return _Told(lines=tuple(describe.log(log)), is_empty=not log.series and not log.events)
+            return _Description(
+                lines=tuple(describe.log(log)), is_empty=not log.series and not log.events
+            )
         if claim.kind == "events":
             file = cast(EventSource, claim.format).read(claim.path)
-            return _Told(lines=tuple(describe.event_file(file)), is_empty=not file.events)
+            return _Description(lines=tuple(describe.event_file(file)), is_empty=not file.events)
         store = cast(DataStore, claim.format).read(claim.path)
-        return _Told(lines=tuple(describe.data(store)), is_empty=not store.num_documents)
+        return _Description(lines=tuple(describe.data(store)), is_empty=not store.num_documents)
     except EvidenceError as error:
-        lines = (f"PROBLEM {error.message}", *([f"hint: {error.hint}"] if error.hint else []))
-        return _Told(lines=lines, is_empty=True)
+        lines = [f"PROBLEM {error.message}"]
+        if error.hint:
+            lines.append(f"hint: {error.hint}")
+        return _Description(lines=tuple(lines), is_empty=True)
 
 
-def _why(told: _Told) -> str:
-    problem = next(
-        (line.removeprefix("PROBLEM ") for line in told.lines if line.startswith("PROBLEM ")), ""
-    )
-    return problem or "reading it does not bear that out"
+def _why(described: _Description) -> str:
+    for line in described.lines:
+        if line.startswith("PROBLEM "):
+            return line.removeprefix("PROBLEM ")
+    return "reading it does not bear that out"
 
 
 def _checkpoint(facts: CheckpointFacts, *, deep: bool, executor: Executor | None) -> Iterator[str]:
     num_bytes = sum(file.size_bytes for file in facts.files)
-    is_read = deep or num_bytes <= SMALL_BYTES
-    if is_read:
+    if deep or num_bytes <= SMALL_BYTES:
         measured = measure(facts, is_full=True, is_digested=False, executor=executor)
-    else:
-        measured = None
-    yield from describe.checkpoint(facts, measured)
-    if not is_read:
-        again = f"spiketriage inspect --deep {facts.path}"
-        yield (
-            f"its {describe.size(num_bytes)} were not read: `{again}` looks at every element "
-            "and checksum"
-        )
+        yield from describe.checkpoint(facts, measured)
+        return
+    yield from describe.checkpoint(facts, None)
+    again = f"spiketriage inspect --deep {facts.path}"
+    yield (
+        f"its {describe.size(num_bytes)} were not read: `{again}` looks at every element and "
+        "checksum"
+    )
 
 
 def _unknown(seen: Look, refuted: list[str]) -> StepResult:
     tried = []
     for formats in kinds().values():
-        for one in formats:
-            tried.append(one.NAME)
+        tried += [known.NAME for known in formats]
     if seen.is_folder:
-        what = (
-            f"a folder with {len(seen.names)} entries: "
-            f"{', '.join(seen.names[:8])}{' …' if len(seen.names) > 8 else ''}"
-        )
+        what = f"a folder with {len(seen.names)} entries: {', '.join(seen.names[:8])}"
+        if len(seen.names) > 8:
+            what += " …"
     else:
         what = f"a file of {seen.size_bytes} bytes that begins with {seen.head[:24]!r}"
     if seen.is_lfs_pointer:
@@ -175,11 +182,11 @@ def _unknown(seen: Look, refuted: list[str]) -> StepResult:
     )
 
 
-def _data(claim: Claim, told: _Told) -> dict[str, Any]:
+def _data(claim: Claim, described: _Description) -> dict[str, Any]:
     return {
         "path": str(claim.path),
         "kind": claim.kind,
         "format": claim.format.NAME,
         "confidence": claim.confidence,
-        "lines": list(told.lines),
+        "lines": list(described.lines),
     }

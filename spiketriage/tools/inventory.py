@@ -1,6 +1,4 @@
-"""What a folder of somebody else's run holds.
-
-One line for each checkpoint, log, event file and data store in it.
+"""What a folder of somebody else's run holds: a line for each checkpoint, log and data store.
 
 This module reads metadata only and never a tensor; `spiketriage inspect` on one of the lines' paths
 reads on.
@@ -9,7 +7,7 @@ reads on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -27,68 +25,69 @@ if TYPE_CHECKING:
     from spiketriage.readers.telemetry.formats import LogFormat
 
 INTEGRITY = 4
-MAX_FOUND = 40
+MAX_CLAIMS = 40
 
 
-def inventory(folder: Path, found: Discovery) -> StepResult:
-    """The result of `inspect` on a folder that is no single thing.
-
-    It is trouble where a line tells of damage.
-    """
-    claims = sorted(found.claims, key=lambda one: list(kinds()).index(one.kind))
-    told = [_brief(one) for one in claims[:MAX_FOUND]]
-    counts = [
-        f"{number} {kind}"
-        for kind in kinds()
-        if (number := sum(one.kind == kind for one in claims))
-    ]
-    lines = [f"{folder}: a folder that holds {', '.join(counts)}"]
-    for one, text in zip(claims, told, strict=False):
-        lines.append(
-            f"  {one.path.relative_to(folder)}: {one.kind}: {one.format.NAME} "
-            f"({one.confidence:.2f}): {text}"
-        )
-    if len(claims) > MAX_FOUND:
-        lines.append(f"  … and {len(claims) - MAX_FOUND} more")
-    lines += [f"  collectives: {sentence}" for sentence in _disagreements(folder, found)]
-    has_trouble = any(text.startswith("PROBLEM") for text in told)
+def inventory(folder: Path, discovery: Discovery) -> StepResult:
+    """The result of `inspect` on a folder that is no single thing; damage in a line is trouble."""
+    order = list(kinds())
+    claims = sorted(discovery.claims, key=lambda claim: order.index(claim.kind))
+    texts = [_brief(claim) for claim in claims[:MAX_CLAIMS]]
+    lines = [f"{folder}: a folder that holds {_counts(claims)}"]
+    for claim, text in zip(claims, texts, strict=False):
+        name = f"{claim.format.NAME} ({claim.confidence:.2f})"
+        lines.append(f"  {claim.path.relative_to(folder)}: {claim.kind}: {name}: {text}")
+    if len(claims) > MAX_CLAIMS:
+        lines.append(f"  … and {len(claims) - MAX_CLAIMS} more")
+    lines += [f"  collectives: {sentence}" for sentence in _disagreements(folder, discovery)]
+    lines += [f"  note: {note}" for note in discovery.notes]
+    exit_code, verdict = 0, "clean"
+    if any(text.startswith("PROBLEM") for text in texts):
+        exit_code, verdict = INTEGRITY, "damaged"
+    listed = []
+    for claim in claims:
+        listed.append({"path": str(claim.path), "kind": claim.kind, "format": claim.format.NAME})
     return StepResult(
         incident="",
-        exit_code=INTEGRITY if has_trouble else 0,
-        verdict="damaged" if has_trouble else "clean",
-        lines=(*lines, *(f"  note: {note}" for note in found.notes)),
-        data={
-            "claims": [
-                {"path": str(one.path), "kind": one.kind, "format": one.format.NAME}
-                for one in claims
-            ]
-        },
+        exit_code=exit_code,
+        verdict=verdict,
+        lines=tuple(lines),
+        data={"claims": listed},
         next_commands=(next_step.command("freeze", folder, None, None),),
     )
 
 
-def _disagreements(folder: Path, found: Discovery) -> Iterator[str]:
-    """The first collective on which ranks disagree, for each folder with the dumps of several ranks."""
-    dumps = Counter(
-        one.path.parent for one in found.of("events") if one.format.NAME == "flight-recorder"
-    )
+def _counts(claims: Iterable[Claim]) -> str:
+    """`2 checkpoint, 1 telemetry`: how many of each kind that is there."""
+    numbers = Counter(claim.kind for claim in claims)
+    return ", ".join(f"{numbers[kind]} {kind}" for kind in kinds() if numbers[kind])
+
+
+def _disagreements(folder: Path, discovery: Discovery) -> Iterator[str]:
+    """The first collective on which ranks disagree, for each folder with dumps of several ranks."""
+    dumps: Counter[Path] = Counter()
+    for claim in discovery.of("events"):
+        if claim.format.NAME == "flight-recorder":
+            dumps[claim.path.parent] += 1
     several = [parent for parent, number in sorted(dumps.items()) if number > 1]
     if not several:
         return
     # most folders have no dump
-    from spiketriage.readers.events.desync import first_disagreement
+    from spiketriage.readers.events.desync import first_disagreement  # noqa: PLC0415
 
-    for parent in several[:MAX_FOUND]:
+    for parent in several[:MAX_CLAIMS]:
         try:
             first = first_disagreement(parent)
         except EvidenceError as error:
             yield f"PROBLEM {error.message}"
             continue
-        if first is not None:
-            told = first.sentence
-        else:
-            told = f"the dumps of {dumps[parent]} ranks show no disagreement"
-        yield f"{parent.relative_to(folder)}: {told}"
+        if first is None:
+            sentence = f"the dumps of {dumps[parent]} ranks show no disagreement"
+            yield f"{parent.relative_to(folder)}: {sentence}"
+            continue
+        yield f"{parent.relative_to(folder)}: {first.sentence}"
+        for problem in first.problems:
+            yield f"not compared: {problem}"
 
 
 def _brief(claim: Claim) -> str:

@@ -256,6 +256,7 @@ def test_a_wrong_command_line_says_what_to_type(
     assert (enveloped["ok"], enveloped["exit"]) == (False, code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -281,6 +282,7 @@ def test_a_folder_that_is_no_run_reads_the_same_everywhere(tmp_path: Path, comma
     )
 
 
+@pytest.mark.slow
 def test_the_hint_for_a_folder_without_settings_makes_a_run_of_it(tmp_path: Path) -> None:
     (tmp_path / "my run").mkdir()
     (tmp_path / "my run" / "logs").mkdir()
@@ -334,6 +336,7 @@ def _filled(node: ast.expr | None) -> str:
     )  # good for a path, a name and a number
 
 
+@pytest.mark.slow
 def test_every_hint_can_be_pasted() -> None:
     found = list(hints())
     assert len(found) > 3

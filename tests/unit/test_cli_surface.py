@@ -8,7 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import surface
+from command_line import commands, surface
+
+from spiketriage.cli.entry import command_name
 
 FROZEN = Path(__file__).parents[2] / "fixtures" / "cli-surface.txt"
 RUNBOOK = ("freeze", "hash", "check", "replay", "branch", "bisect", "report")
@@ -24,6 +26,12 @@ def test_commands_and_options_are_those_on_record(request: pytest.FixtureRequest
 def test_the_steps_of_the_runbook_come_in_its_order() -> None:
     commands = [line.split()[1] for line in surface() if len(line.split()) > 1]
     assert [name for name in commands if name in RUNBOOK] == list(RUNBOOK)
+
+
+def test_every_command_goes_by_its_own_name() -> None:
+    for path, _ in commands():
+        words = path[1:]
+        assert command_name([*words, "--json"]) == ("-".join(words) or "status")
 
 
 @pytest.mark.parametrize("common", ["--json", "--help"])

@@ -329,6 +329,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(config=st.dictionaries(st.sampled_from(KEY_PARTS) | st.text(max_size=5), VALUES, max_size=8))
 def test_whatever_a_configuration_holds_each_verdict_rests_on_a_key_in_it(
@@ -374,6 +375,7 @@ def test_an_off_that_a_later_one_calls_needless_is_not_needed() -> None:
 # ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_list_in_order_and_what_to_do_next(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"qk_layernorm": false, "clip_grad": 1.0}')
     done = call("defenses", "config.json", cwd=tmp_path)
@@ -386,6 +388,7 @@ def test_the_command_prints_the_list_in_order_and_what_to_do_next(tmp_path: Path
     assert "    import    from spiketriage.train.stabilizers.qk_norm import QKNorm\n" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_envelope_and_the_exit_codes(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     nothing = call("defenses", "config.json", "--json", cwd=tmp_path)
@@ -400,6 +403,7 @@ def test_the_envelope_and_the_exit_codes(tmp_path: Path) -> None:
     assert (missing.returncode, json.loads(missing.stdout)["error"]["code"]) == (4, "evidence")
 
 
+@pytest.mark.slow
 def test_the_rehearsal_is_planned_with_the_stabilizers_that_were_asked_for(tmp_path: Path) -> None:
     plant = (
         "from spiketriage.errors import UsageError\nNAME, CAUSE = 'x', None\ndef plant(stage):\n"

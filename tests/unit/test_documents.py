@@ -221,6 +221,7 @@ def test_padding_that_is_told_of_is_no_filler():
     )  # all others are like that
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_row_a_document_and_an_envelope(tmp_path):
     store = store_in(tmp_path, 9, plant=beyond_the_vocabulary)
     words = [

@@ -160,7 +160,7 @@ def test_the_table_says_what_the_catalog_says(code, severity, usually):
 
 
 def test_every_row_of_the_table_has_a_meaning_and_an_advice():
-    assert all(row.meaning and row.advice and row.code == code for code, row in XIDS.items())
+    assert all(row.meaning and row.advice for row in XIDS.values())
     assert set(range(144, 151)) <= set(XIDS)
 
 

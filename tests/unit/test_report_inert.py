@@ -151,6 +151,7 @@ def test_hostile_text_is_text_in_html():
     assert "\\u{202e}esrever\\u{1b}[31m" in seen.text
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(text=st.text(max_size=60))
 def test_any_text_is_inert_in_html(text):

@@ -84,6 +84,7 @@ def test_a_run_that_is_nan_throughout_still_has_a_plot():
     assert len(elements(figure, "path", "production")) == 1  # the legend's sample
 
 
+@pytest.mark.slow
 def test_a_spike_of_one_step_among_200_000_survives():
     values = {step: 2.0 + 0.01 * math.sin(step) for step in range(200_000)}
     calm = ys(draw(curve(values)))

@@ -269,7 +269,6 @@ def test_a_metric_called_like_a_key_does_not_replace_it(tmp_path: Path) -> None:
         path=Path("s"),
         attempt=0,
         rank=3,
-        started_at="",
         identity=None,
         loads=(),
         steps=(record,),

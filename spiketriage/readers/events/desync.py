@@ -1,6 +1,4 @@
-"""Compares the flight-recorder dumps of all ranks.
-
-The first collective that they did not all call alike.
+"""Compares the flight-recorder dumps of all ranks for a collective that not all called alike.
 
 This module never claims which rank is right: it says which ranks agree with each other, most of
 them first.
@@ -11,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,6 +20,7 @@ from spiketriage.readers.events.flight_recorder import Call, Dump, claims, rank_
 from spiketriage.readers.look import look
 
 MAX_DUMPS = 16_384
+NEVER_ABSENT = 1 << 62  # beyond the number of any collective
 Aspect = Literal["name", "sizes", "dtypes", "absent", "state", "no-dump"]
 # Ranks may pass different sizes to these: only the root has input, or each rank has its own share.
 _RAGGED = re.compile(
@@ -43,16 +42,14 @@ class Disagreement:
     """The first collective on which ranks disagree.
 
     `versions` has the ranks that agree, most ranks first. `absent` are ranks whose dump ends before
-    this collective, `without_dump` are members of the process group of which there is no dump.
+    this collective. `problems` names the files that look like a dump and could not be compared.
     """
 
     process_group: str
-    description: str
     sequence: int
     aspect: Aspect
     versions: tuple[Version, ...]
     absent: tuple[int, ...]
-    without_dump: tuple[int, ...]
     sentence: str
     problems: tuple[str, ...] = ()
 
@@ -81,18 +78,20 @@ def disagreement_among(paths: Iterable[Path], where: Path) -> Disagreement | Non
     for rank, dump in dumps.items():
         for call in dump.calls:
             recorded[call.group].setdefault(rank, {})[call.sequence] = call
-    found = [
-        one
-        for group in sorted(recorded)
-        if (one := _in_group(group, recorded[group], dumps, problems)) is not None
-    ]
-    return min(
-        found, key=lambda one: _created(recorded[one.process_group], one.sequence), default=None
-    )
+    disagreements = []
+    for group in sorted(recorded):
+        disagreement = _in_group(group, recorded[group], dumps, problems)
+        if disagreement is not None:
+            disagreements.append(disagreement)
+
+    def created(disagreement: Disagreement) -> float:
+        return _created(recorded[disagreement.process_group], disagreement.sequence)
+
+    return min(disagreements, key=created, default=None)
 
 
 def _dumps(paths: Iterable[Path], where: Path) -> tuple[Mapping[int, Dump], tuple[str, ...]]:
-    """The dump of each rank, and a sentence for each file that looks like one but cannot be used."""
+    """The dump of each rank, and a sentence for each file that should be one and cannot be used."""
     dumps: dict[int, Dump] = {}
     problems: list[str] = []
     for path in paths:
@@ -109,9 +108,8 @@ def _dumps(paths: Iterable[Path], where: Path) -> tuple[Mapping[int, Dump], tupl
         else:
             dumps[rank] = dump
     if not dumps:
-        raise EvidenceError(f"{where}: holds no flight-recorder dump that can be read" + "".join(
-            f"; {problem}" for problem in problems[:3]
-        ))  # fmt: skip
+        sentence = f"{where}: holds no flight-recorder dump that can be read"
+        raise EvidenceError("; ".join([sentence, *problems[:3]]))
     return dumps, tuple(problems)
 
 
@@ -126,22 +124,20 @@ def _candidates(folder: Path) -> Iterator[Path]:
 
 def _created(recorded: Mapping[int, Mapping[int, Call]], sequence: int) -> float:
     """When the first rank called a collective of a group."""
-    calls = (of_rank[sequence] for of_rank in recorded.values() if sequence in of_rank)
-    return min(
-        (call.created_s for call in calls if call.created_s is not None), default=float("inf")
-    )
+    times_s = []
+    for calls in recorded.values():
+        call = calls.get(sequence)
+        if call is not None and call.created_s is not None:
+            times_s.append(call.created_s)
+    return min(times_s, default=float("inf"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _History:
-    """What one rank recorded of one group.
-
-    The recorder is a ring, so what is older than `first` is unknown.
-    """
+    """What one rank recorded of one group; `last` is the number of its newest collective."""
 
     rank: int
     calls: Mapping[int, Call]
-    first: int
     last: int
 
 
@@ -151,22 +147,48 @@ def _in_group(
     dumps: Mapping[int, Dump],
     problems: tuple[str, ...],
 ) -> Disagreement | None:
-    members = _members(group, dumps) or tuple(recorded)
-    histories = [
-        _history(rank, recorded.get(rank, {}), dumps[rank])
-        for rank in sorted(set(members) & set(dumps))
-    ]
-    without_dump = tuple(sorted(set(members) - set(dumps)))
-    for sequence in sorted({number for history in histories for number in history.calls}):
-        present = {one.rank: one.calls[sequence] for one in histories if sequence in one.calls}
-        absent = tuple(one.rank for one in histories if sequence > one.last)
-        compared = _compare(present, absent)
-        if compared is not None:
-            return _told(group, sequence, compared, present, absent, without_dump, problems)
-        unfinished = {rank: call for rank, call in present.items() if not call.finished}
-        if unfinished and without_dump:
-            return _told(group, sequence, "no-dump", unfinished, (), without_dump, problems)
+    """The first disagreement in one process group.
+
+    A collective that some never finished is one too where a member of the group left no dump.
+    """
+    members = set(_members(group, dumps) or recorded)
+    histories = []
+    for rank in sorted(members & set(dumps)):
+        histories.append(_history(rank, recorded.get(rank, {}), dumps[rank]))
+    without_dump = sorted(members - set(dumps))
+    for sequence in _sequences(histories):
+        present, absent = {}, []
+        for history in histories:
+            if sequence in history.calls:
+                present[history.rank] = history.calls[sequence]
+            if sequence > history.last:
+                absent.append(history.rank)
+        aspect = _compare(present, is_absent=bool(absent))
+        if aspect is None and without_dump:
+            present = {rank: call for rank, call in present.items() if not call.finished}
+            if present:
+                aspect = "no-dump"
+        if aspect is not None:
+            versions = _versions(present, with_state=aspect == "state")
+            return Disagreement(
+                process_group=group,
+                sequence=sequence,
+                aspect=aspect,
+                versions=versions,
+                absent=tuple(absent),
+                sentence=f"collective {sequence} of {_named(group, present)} is the first where "
+                f"ranks disagree ({aspect}): {'; '.join(_sides(versions, absent, without_dump))}",
+                problems=problems,
+            )
     return None
+
+
+def _sequences(histories: Iterable[_History]) -> list[int]:
+    """The numbers of all collectives that anybody recorded, in order."""
+    numbers: set[int] = set()
+    for history in histories:
+        numbers.update(history.calls)
+    return sorted(numbers)
 
 
 def _members(group: str, dumps: Mapping[int, Dump]) -> tuple[int, ...]:
@@ -184,10 +206,10 @@ def _members(group: str, dumps: Mapping[int, Dump]) -> tuple[int, ...]:
 
 def _history(rank: int, calls: Mapping[int, Call], dump: Dump) -> _History:
     if calls:
-        return _History(rank=rank, calls=calls, first=min(calls), last=max(calls))
+        return _History(rank=rank, calls=calls, last=max(calls))
     # Without a record of the group: either it never called, or the ring has lost it.
     has_all = min((call.record for call in dump.calls), default=0) == 0
-    return _History(rank=rank, calls={}, first=0, last=-1 if has_all else 1 << 62)
+    return _History(rank=rank, calls={}, last=-1 if has_all else NEVER_ABSENT)
 
 
 _ASPECTS: tuple[tuple[Aspect, Callable[[Call], str]], ...] = (
@@ -197,70 +219,66 @@ _ASPECTS: tuple[tuple[Aspect, Callable[[Call], str]], ...] = (
 )
 
 
-def _compare(present: Mapping[int, Call], absent: tuple[int, ...]) -> Aspect | None:
+def _compare(present: Mapping[int, Call], *, is_absent: bool) -> Aspect | None:
     """In what way ranks disagree on one collective."""
     for aspect, of in _ASPECTS:
         if len({of(call) for call in present.values()}) > 1:
             return aspect
-    if absent:
+    if is_absent:
         return "absent"
     if len({call.finished for call in present.values()}) > 1:
         return "state"
     return None
 
 
-def _told(
-    group: str,
-    sequence: int,
-    aspect: Aspect,
-    present: Mapping[int, Call],
-    absent: tuple[int, ...],
-    without_dump: tuple[int, ...],
-    problems: tuple[str, ...],
-) -> Disagreement:
-    versions = _versions(present, with_state=aspect == "state")
-    description = next((call.description for call in present.values()), "")
-    parts = []
-    for one in versions:
-        parts.append(f"{_ranks(one.ranks)}: {one.what}" + (f" at {one.where}" if one.where else ""))
-    parts += [f"{_ranks(absent)}: never called it"] if absent else []
-    parts += [f"{_ranks(without_dump)}: left no dump"] if without_dump else []
-    named = f"group {group}" + (f" ({description})" if description else "")
-    return Disagreement(
-        process_group=group,
-        description=description,
-        sequence=sequence,
-        aspect=aspect,
-        versions=versions,
-        absent=absent,
-        without_dump=without_dump,
-        sentence=f"collective {sequence} of {named} is the first where ranks disagree ({aspect}): "
-        f"{'; '.join(parts)}",
-        problems=problems,
-    )
+def _named(group: str, calls: Mapping[int, Call]) -> str:
+    description = next((call.description for call in calls.values()), "")
+    if description:
+        return f"group {group} ({description})"
+    return f"group {group}"
 
 
-def _versions(present: Mapping[int, Call], *, with_state: bool) -> tuple[Version, ...]:
+def _sides(
+    versions: Iterable[Version], absent: Sequence[int], without_dump: Sequence[int]
+) -> Iterator[str]:
+    """What each side did, a phrase a side."""
+    for version in versions:
+        where = ""
+        if version.where:
+            where = f" at {version.where}"
+        yield f"{_ranks(version.ranks)}: {version.what}{where}"
+    if absent:
+        yield f"{_ranks(absent)}: never called it"
+    if without_dump:
+        yield f"{_ranks(without_dump)}: left no dump"
+
+
+def _versions(calls: Mapping[int, Call], *, with_state: bool) -> tuple[Version, ...]:
+    """The calls that differ, each with the ranks that made it, most ranks first."""
     by_what: defaultdict[str, list[int]] = defaultdict(list)
-    for rank, call in sorted(present.items()):
+    for rank, call in sorted(calls.items()):
+        what = f"{call.name} {call.sizes} {call.dtypes}".strip()
         if with_state:
-            state = f", {'finished' if call.finished else call.state}"
-        else:
-            state = ""
-        by_what[f"{call.name} {call.sizes} {call.dtypes}".strip() + state].append(rank)
-    told = []
+            state = "finished" if call.finished else call.state
+            what = f"{what}, {state}"
+        by_what[what].append(rank)
+    versions = []
     for what, ranks in by_what.items():
-        told.append(Version(what=what, ranks=tuple(ranks), where=present[ranks[0]].where))
-    return tuple(sorted(told, key=lambda one: (-len(one.ranks), one.ranks)))
+        versions.append(Version(what=what, ranks=tuple(ranks), where=calls[ranks[0]].where))
+    return tuple(sorted(versions, key=lambda version: (-len(version.ranks), version.ranks)))
 
 
 def _ranks(ranks: Iterable[int]) -> str:
     """`rank 3` or `ranks 0-6, 9`."""
-    runs: list[list[int]] = []
+    spans: list[tuple[int, int]] = []
     for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], rank)
         else:
-            runs.append([rank, rank])
-    told = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-    return f"{'ranks' if len(runs) > 1 or (runs and runs[0][0] != runs[0][1]) else 'rank'} {told}"
+            spans.append((rank, rank))
+    texts = []
+    for first, last in spans:
+        texts.append(str(first) if first == last else f"{first}-{last}")
+    is_one_rank = len(spans) == 1 and spans[0][0] == spans[0][1]
+    noun = "rank" if is_one_rank or not spans else "ranks"
+    return f"{noun} {', '.join(texts)}"

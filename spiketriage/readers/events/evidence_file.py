@@ -1,6 +1,4 @@
-"""A file of system evidence before it is parsed.
-
-A regular file, fetched, and no larger than such a file can be.
+"""A file of system evidence before it is parsed: regular, fetched, and no larger than it can be.
 
 This module never waits for a pipe and never reads a folder.
 """

@@ -34,6 +34,10 @@ _SEVERITIES: Mapping[str, Severity] = {
 }
 
 
+_QUIET = ("INFO", "DEBUG", "NOTICE")
+_FATAL = re.compile(r"(?<!non-)\bfatal\b", re.I)
+
+
 class FabricScanner:
     """Keeps what is worse than INFO and counts the rest."""
 
@@ -42,22 +46,25 @@ class FabricScanner:
 
     def feed(self, line: TextLine, /) -> Iterator[Event]:
         """The event of a line above INFO."""
-        told = _LINE.match(line.text)
-        if told is None:
+        match = _LINE.match(line.text)
+        if match is None:
             return
-        known = told[2] in _SEVERITIES or told[2] in ("INFO", "DEBUG", "NOTICE")
-        self._levels[told[2] if known else "other"] += 1
-        if told[2] not in _SEVERITIES:
+        at, level, _, message = match.groups()
+        severity = _SEVERITIES.get(level)
+        if severity is None:
+            self._levels[level if level in _QUIET else "other"] += 1
             return
-        message, number, device = told[4], _NUMBER.search(told[4]), _DEVICE.search(told[4])
-        fatal = re.search(r"(?<!non-)\bfatal\b", message[:4096], re.I) is not None
+        self._levels[level] += 1
+        if _FATAL.search(message[:4096]):
+            severity = "fatal"
+        number, device = _NUMBER.search(message), _DEVICE.search(message)
         yield Event(
             kind="nvswitch-error" if "NVSwitch" in message else "fabric-manager",
-            severity="fatal" if fatal else _SEVERITIES[told[2]],
+            severity=severity,
             sentence=short(f"fabric manager: {message}"),
             source=line.source,
             line=line.number,
-            at=told[1],
+            at=at,
             device=pci_device(device[1]) if device else "",
             code=integer(number[1]) if number else None,
         )
@@ -84,14 +91,14 @@ class FabricScanner:
 def claims(look: Look, /) -> float:
     """Sure where several lines have stamp, level and thread id."""
     lines = head_lines(look)
-    found = [told for text in lines if (told := _LINE.match(text))]
-    if not found:
-        if lines and "fabricmanager" in look.path.name:
-            return 0.3
-        return 0.0
-    if any(told[3] for told in found):
+    matches = list(filter(None, map(_LINE.match, lines)))
+    if any(match[3] for match in matches):
         return 0.95
-    return 0.7
+    if matches:
+        return 0.7
+    if lines and "fabricmanager" in look.path.name:
+        return 0.3
+    return 0.0
 
 
 def read(path: Path, /) -> EventFacts:

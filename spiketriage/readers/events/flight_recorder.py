@@ -1,6 +1,6 @@
-"""Reads PyTorch flight-recorder dumps (pickle or JSON).
+"""Reads PyTorch flight-recorder dumps: the collectives that a rank had not finished.
 
-The collectives that a rank had not finished.
+A dump is a pickle or JSON.
 
 This module never imports what a pickle names: a dump names nothing, so one that does is refused.
 """
@@ -31,15 +31,17 @@ TELLS = (
 CANNOT = "What the tensors held: it proves that ranks disagreed, never that data was corrupt."
 MAX_BYTES = 256 << 20  # 2,000 entries with their frames take some 2 MB
 MAX_ENTRIES = 100_000  # the recorder's ring has 2,000 by default
+MAX_GROUPS = 100_000
 MAX_PROBLEMS = 20
+_SCALARS = (str, int, float, bool, type(None))
 _KEYS = (b"pg_config", b"comm_lib_version", b"entries")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One collective as a rank recorded it.
+    """One collective as a rank recorded it; `finished` is retired or completed.
 
-    `finished` is retired or completed (gloo only ever retires).
+    Gloo only ever retires.
     """
 
     group: str
@@ -72,11 +74,11 @@ class Dump:
 
 
 def rank_of(path: Path) -> int | None:
-    """The global rank that PyTorch puts at the end of the name (`nccl_trace_rank_7`), `.json` or not."""
-    found = re.search(r"(\d{1,9})(?:\.(?:json|pkl|pickle))?$", path.name)
-    if found:
-        return int(found[1])
-    return None
+    """The global rank that PyTorch puts at the end of the name: `nccl_trace_rank_7.json` or so."""
+    match = re.search(r"(\d{1,9})(?:\.(?:json|pkl|pickle))?$", path.name)
+    if match is None:
+        return None
+    return int(match[1])
 
 
 def read_dump(path: Path) -> Dump:
@@ -86,7 +88,10 @@ def read_dump(path: Path) -> Dump:
         EvidenceError: it cannot be read, names a class, or is no flight-recorder dump.
     """
     data = file_bytes(path, MAX_BYTES)
-    content = parse_object(path, data) if data.lstrip()[:1] == b"{" else _unpickled(path, data)
+    if data.lstrip()[:1] == b"{":
+        content: Mapping[Any, Any] = parse_object(path, data)
+    else:
+        content = _unpickled(path, data)
     entries = content.get("entries")
     if not isinstance(entries, (list, tuple)) or "version" not in content:
         raise CorruptFileError(
@@ -94,13 +99,12 @@ def read_dump(path: Path) -> Dump:
         )
     calls: list[Call] = []
     problems: list[str] = []
-    if len(entries) > MAX_ENTRIES:
+    num_left = max(0, len(entries) - MAX_ENTRIES)
+    if num_left:
         problems.append(
             f"{path.name}: only the last {MAX_ENTRIES} of {len(entries)} entries are read"
         )
-    for position, entry in enumerate(
-        entries[-MAX_ENTRIES:], start=max(0, len(entries) - MAX_ENTRIES)
-    ):
+    for position, entry in enumerate(entries[num_left:], start=num_left):
         call = _call(mapping(entry))
         if call is not None:
             calls.append(call)
@@ -138,10 +142,8 @@ def _keys(content: Mapping[Any, Any]) -> str:
 
 
 def _call(entry: Mapping[Any, Any]) -> Call | None:
-    group, sequence_number = (
-        sequence(entry.get("process_group")),
-        whole(entry.get("collective_seq_id")),
-    )
+    group = sequence(entry.get("process_group"))
+    sequence_number = whole(entry.get("collective_seq_id"))
     if entry.get("is_p2p") is True or not group or sequence_number is None:
         return None
     created_ns, state = whole(entry.get("time_created_ns")), str(entry.get("state"))[:40]
@@ -162,16 +164,17 @@ def _call(entry: Mapping[Any, Any]) -> Call | None:
 
 def _plain(value: object) -> str:
     """Sizes or types as text, the same from a pickle and from JSON; bounded, and never a cycle."""
-    return short(" ".join(json.dumps(one) if _flat(one) else "?" for one in sequence(value)[:64]))
+    parts = []
+    for member in sequence(value)[:64]:
+        parts.append(json.dumps(member) if _is_flat(member) else "?")
+    return short(" ".join(parts))
 
 
-def _flat(value: object) -> bool:
-    scalars = (str, int, float, bool, type(None))
-    return type(value) in scalars or (
-        isinstance(value, (list, tuple))
-        and len(value) <= 64
-        and all(type(one) in scalars for one in value)
-    )
+def _is_flat(value: object) -> bool:
+    """Whether a value is a scalar or a short list of scalars, as sizes and types are."""
+    if not isinstance(value, (list, tuple)):
+        return type(value) in _SCALARS
+    return len(value) <= 64 and all(type(member) in _SCALARS for member in value)
 
 
 def _where(frames: object) -> str:
@@ -185,18 +188,15 @@ def _where(frames: object) -> str:
 
 def _members(config: Mapping[Any, Any]) -> Mapping[str, tuple[int, ...]]:
     """The ranks of each process group; PyTorch writes them as text."""
-    told: dict[str, tuple[int, ...]] = {}
-    for key, group in list(config.items())[:100_000]:
+    members: dict[str, tuple[int, ...]] = {}
+    for key, group in list(config.items())[:MAX_GROUPS]:
         ranks = mapping(group).get("ranks")
-        if isinstance(ranks, str):
-            text = ranks
-        else:
-            text = _plain([ranks])
-        if re.fullmatch(r"\[[\d, ]*\]", text):
-            told[str(mapping(group).get("name", key))[:200]] = tuple(
-                int(one) for one in re.findall(r"\d{1,9}", text)
-            )
-    return told
+        if not isinstance(ranks, str):
+            ranks = _plain([ranks])
+        if re.fullmatch(r"\[[\d, ]*\]", ranks):
+            name = str(mapping(group).get("name", key))[:200]
+            members[name] = tuple(map(int, re.findall(r"\d{1,9}", ranks)))
+    return members
 
 
 def _enqueued(status: Mapping[Any, Any]) -> Mapping[str, int]:
@@ -204,12 +204,12 @@ def _enqueued(status: Mapping[Any, Any]) -> Mapping[str, int]:
 
     JSON writes the counts as text.
     """
-    told: dict[str, int] = {}
-    for key, group in list(status.items())[:100_000]:
+    last: dict[str, int] = {}
+    for key, group in list(status.items())[:MAX_GROUPS]:
         written = str(mapping(group).get("last_enqueued_collective"))
         if re.fullmatch(r"\d{1,18}", written):
-            told[str(key)[:200]] = int(written)
-    return told
+            last[str(key)[:200]] = int(written)
+    return last
 
 
 def claims(look: Look, /) -> float:
@@ -219,14 +219,18 @@ def claims(look: Look, /) -> float:
     """
     if look.is_folder or look.is_lfs_pointer:
         return 0.0
-    found = sum(key in look.head for key in _KEYS)
+    num_keys = sum(key in look.head for key in _KEYS)
     is_pickle = look.head[:1] == b"\x80"
-    if (is_pickle or look.head.lstrip()[:1] == b"{") and found >= 2:
+    is_json = look.head.lstrip()[:1] == b"{"
+    if (is_pickle or is_json) and num_keys >= 2:
         return 0.95
-    named = re.search(r"(?:trace_rank_|comm_traces|flight|rank_)\d+", look.path.name) is not None
-    if is_pickle and (found or b"collective_seq_id" in look.head):
+    if not is_pickle:
+        return 0.0
+    if num_keys or b"collective_seq_id" in look.head:
         return 0.9
-    return 0.5 if is_pickle and named else 0.0
+    if re.search(r"(?:trace_rank_|comm_traces|flight|rank_)\d+", look.path.name):
+        return 0.5
+    return 0.0
 
 
 def read(path: Path, /) -> EventFacts:
@@ -235,38 +239,40 @@ def read(path: Path, /) -> EventFacts:
     Raises:
         EvidenceError: it cannot be read, names a class, or is no flight-recorder dump.
     """
-    dump, found = read_dump(path), EventList()
+    dump, unfinished = read_dump(path), EventList()
     for call in dump.calls:
         if not call.finished:
-            found.add(_event(call, dump))
+            unfinished.add(_event(call, dump))
     identity = {"version": dump.version, "num_collectives": str(len(dump.calls))}
-    identity |= {
-        f"last_enqueued of group {group}": str(count)
-        for group, count in list(dump.enqueued.items())[:1000]
-    }
+    for group, count in list(dump.enqueued.items())[:1000]:
+        identity[f"last_enqueued of group {group}"] = str(count)
+    notes = ["holds no data values"]
+    if dump.rank is None:
+        notes.append("the file's name ends in no rank")
+    else:
+        identity["rank"] = str(dump.rank)
     return EventFacts(
         format=NAME,
         path=path,
-        events=tuple(found.kept),
-        identity=identity | ({} if dump.rank is None else {"rank": str(dump.rank)}),
-        problems=(*dump.problems, *found.sentences(path.name)),
-        notes=(
-            "holds no data values",
-            *(() if dump.rank is not None else ("the file's name ends in no rank",)),
-        ),
+        events=tuple(unfinished.kept),
+        identity=identity,
+        problems=(*dump.problems, *unfinished.sentences(path.name)),
+        notes=tuple(notes),
     )
 
 
 def _event(call: Call, dump: Dump) -> Event:
-    group = f"group {call.group}" + (f" ({call.description})" if call.description else "")
-    sizes = f" {call.sizes} {call.dtypes}".rstrip()
+    group = f"group {call.group}"
+    if call.description:
+        group = f"{group} ({call.description})"
+    operation = f"{call.name} {call.sizes} {call.dtypes}".rstrip()
+    sentence = f"collective {call.sequence} of {group}, {operation}, is {call.state}"
+    if call.where:
+        sentence = f"{sentence}; called at {call.where}"
     return Event(
         kind="unfinished-collective",
         severity="error",
-        sentence=short(
-            f"collective {call.sequence} of {group}, {call.name}{sizes}, is {call.state}"
-            + (f"; called at {call.where}" if call.where else "")
-        ),
+        sentence=short(sentence),
         source=dump.path.name,
         at="" if call.created_s is None else f"{call.created_s:.6f}",
         time_s=call.created_s,

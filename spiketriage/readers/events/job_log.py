@@ -1,4 +1,4 @@
-"""Reads the output of a job for everything that its launcher, scheduler, NCCL and kernel left in it, in one pass.
+"""Reads a job's output for what its launcher, scheduler, NCCL and kernel left in it, in one pass.
 
 This module never reads metrics: that is what the telemetry formats are for.
 """
@@ -28,14 +28,10 @@ def claims(look: Look, /) -> float:
     lines = head_lines(look)
     if not lines or b"\0" in look.head:
         return 0.0
-    told = _scanners("")
-    if any(
-        True
-        for text in lines
-        for one in told
-        for _ in one.feed(TextLine(number=0, text=text, source=""))
-    ):
-        return 0.55
+    for scanner in _scanners(""):
+        for text in lines:
+            if list(scanner.feed(TextLine(number=0, text=text, source=""))):
+                return 0.55
     if look.path.suffix in _SUFFIXES or "slurm-" in look.path.name:
         return 0.2
     return 0.05

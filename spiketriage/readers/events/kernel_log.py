@@ -1,4 +1,6 @@
-"""Reads kernel logs (dmesg, journalctl as text or JSON, syslog) for what befell GPUs, processes, PCIe and memory.
+"""Reads kernel logs for what befell GPUs, processes, PCIe and memory.
+
+A kernel log is the output of dmesg, of journalctl as text or JSON, or a syslog.
 
 This module never decides which training rank a device belongs to: the kernel does not know.
 """
@@ -24,9 +26,8 @@ TELLS = (
 CANNOT = "Which rank a device belonged to, and the time zone of relative and ctime stamps."
 MAX_PROBLEMS = 20
 MAX_MESSAGE = 8192  # the kernel itself cuts a message at about 1,000 characters
-_MULTILINE = (
-    5  # lines over which the driver spreads 'GPU … installed in this system has fallen off the bus'
-)
+# Lines over which the driver spreads 'GPU … installed in this system has fallen off the bus'.
+_MULTILINE = 5
 _NEEDLES = (*RULES, "NVRM", JOURNAL_MARK)  # a line without any of these is not worth taking apart
 _NAMED_GPU = re.compile(rf"NVRM: The NVIDIA GPU (?:PCI:)?({ADDRESS})")
 _UUID = re.compile(rf"NVRM: GPU at (?:PCI:)?({ADDRESS}): (GPU-[0-9a-fA-F-]{{36}})")
@@ -47,14 +48,14 @@ class KernelScanner:
         """The event of this line, if it reports one."""
         if not any(needle in line.text for needle in _NEEDLES):
             return
-        told = kernel_line(line.text)
-        message = told.message[:MAX_MESSAGE]
+        kernel = kernel_line(line.text)
+        message = kernel.message[:MAX_MESSAGE]
         if "NVRM" in message:
             self._remember(message, line.number)
-        found = finding(message) or self._multiline(message, line.number)
-        if found is not None:
-            self._num_zoneless += told.time_s is None
-            yield _event(found, told, line)
+        reported = finding(message) or self._multiline(message, line.number)
+        if reported is not None:
+            self._num_zoneless += kernel.time_s is None
+            yield _event(reported, kernel, line)
         elif "NVRM: Xid" in message and len(self._unread) < MAX_PROBLEMS:
             self._unread.append(
                 f"{self._source} line {line.number}: expected an Xid and its device, found "
@@ -88,47 +89,50 @@ class KernelScanner:
 
     def notes(self) -> tuple[str, ...]:
         """That stamps without a zone are no points in time."""
-        zoneless = (
+        if not self._num_zoneless:
+            return ()
+        return (
             f"{self._source}: {self._num_zoneless} events have a stamp without a time zone, so "
-            "no UNIX time"
+            "no UNIX time",
         )
-        if self._num_zoneless:
-            return (zoneless,)
-        return ()
 
 
-def _event(found: Finding, told: KernelLine, line: TextLine) -> Event:
+def _event(reported: Finding, kernel: KernelLine, line: TextLine) -> Event:
     return Event(
-        kind=found.kind,
-        severity=found.severity,
-        sentence=found.sentence,
+        kind=reported.kind,
+        severity=reported.severity,
+        sentence=reported.sentence,
         source=line.source,
         line=line.number,
-        at=told.at,
-        time_s=told.time_s,
-        host=told.host,
-        device=found.device,
-        code=found.code,
+        at=kernel.at,
+        time_s=kernel.time_s,
+        host=kernel.host,
+        device=reported.device,
+        code=reported.code,
     )
 
 
 def claims(look: Look, /) -> float:
     """Sure of driver messages and journal entries, convinced by the kernel's stamps."""
     lines = head_lines(look)
-    told = [kernel_line(text) for text in lines]
-    if any("NVRM: " in one.message and one.stamped for one in told):
+    parsed = [kernel_line(text) for text in lines]
+    if any("NVRM: " in kernel.message and kernel.stamped for kernel in parsed):
         return 0.95
     if any(JOURNAL_MARK in text and text.startswith("{") for text in lines):
         return 0.95
-    stamped = sum(one.stamped and _is_kernel(text) for one, text in zip(told, lines, strict=True))
-    if stamped and stamped * 2 >= len(lines):
+    num_stamped = num_reported = 0
+    for kernel, text in zip(parsed, lines, strict=True):
+        num_stamped += kernel.stamped and _is_kernel(text)
+        num_reported += finding(kernel.message) is not None
+    if num_stamped and num_stamped * 2 >= len(lines):
         return 0.8
-    num_found = sum(finding(one.message) is not None for one in told)
-    if num_found:
-        return (
-            0.6 if num_found * 2 >= len(lines) else 0.4
-        )  # among others' lines it is a job's whole output
-    return 0.3 if lines and re.search(r"dmesg|kern\.log|journal|syslog", look.path.name) else 0.0
+    if num_reported * 2 >= len(lines) > 0:
+        return 0.6
+    if num_reported:
+        return 0.4  # among others' lines: it is a job's whole output
+    if lines and re.search(r"dmesg|kern\.log|journal|syslog", look.path.name):
+        return 0.3
+    return 0.0
 
 
 def _is_kernel(text: str) -> bool:

@@ -17,10 +17,12 @@ from spiketriage.readers.events.xid import FIRST_NVLINK5, LAST_NVLINK5, RECOVERY
 _XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({ADDRESS})\): ([0-9]+),?\s*(.*)", re.S)
 _PROCESS = re.compile(r"pid='?(?:<?unknown>?|(\d+))'?, (?:name=([^,]*), ?)?")
 _NVLINK5 = re.compile(
-    r"(?P<unit>[A-Z_0-9]+(?:/[A-Z_0-9]+)?)\s+(?P<fatal>Fatal|Non-?fatal)\s+XC\d+\s+i\d+\s+Link\s+(?P<link>-?\d+)"
+    r"(?P<unit>[A-Z_0-9]+(?:/[A-Z_0-9]+)?)\s+(?P<fatal>Fatal|Non-?fatal)\s+XC\d+\s+i\d+"
+    r"\s+Link\s+(?P<link>-?\d+)"
     r"\s+\((?P<words>0x[0-9a-fA-F]+(?: 0x[0-9a-fA-F]+)*)"
 )
 _RECOVERY = re.compile(r"to 0x[0-9a-fA-F]+ \(([^)]*)\)")
+_ACTIONS: Mapping[str, Severity] = {"None": "info", "Drain P2P": "error"}
 _SXID = re.compile(rf"SXid \((?:PCI:)?({ADDRESS})\): ([0-9]+), (Non-fatal|Fatal),? ?(.*)")
 _OFF_BUS = re.compile(rf"NVRM: GPU (?:at )?(?:PCI:)?({ADDRESS}):? (?:GPU )?has fallen off the bus")
 _RESET = re.compile(rf"GPU at (?:PCI:)?({ADDRESS}) .*likely needs to be reset")
@@ -50,77 +52,72 @@ class Finding:
     code: int | None = None
 
 
-def xid(message: str) -> Finding | None:
+def xid_error(message: str) -> Finding | None:
     """An Xid in either spelling of the device, with or without process."""
-    told = _XID.search(message)
-    code = integer(told[2]) if told else None
-    if told is None or code is None:
+    match = _XID.search(message)
+    if match is None:
         return None
-    rest, process = told[3], ""
+    code = integer(match[2])
+    if code is None:
+        return None
+    device, rest = pci_device(match[1]), match[3]
+    process = ""
     owner = _PROCESS.match(rest)
     if owner:
         rest = rest[owner.end() :]
         if owner[1]:
             process = f" (pid {owner[1]}, {owner[2]})"
-        else:
-            process = ""
-    known, device = explain(code), pci_device(told[1])
-    severity = _stated_severity(code, rest) or known.severity
-    if known.usually == "undocumented":
-        usually = ""
-    else:
-        usually = f"; usually {known.usually}"
-    sentence = (
-        f"Xid {code} on GPU {device}{process}: {known.meaning}{usually}; {known.advice}. Log: "
-        f"{short(rest)}"
-    )
+    xid = explain(code)
+    severity = _stated_severity(code, rest) or xid.severity
+    meaning = xid.meaning
+    if xid.usually != "undocumented":
+        meaning = f"{meaning}; usually {xid.usually}"
+    sentence = f"Xid {code} on GPU {device}{process}: {meaning}; {xid.advice}. Log: {short(rest)}"
     return Finding(kind="xid", severity=severity, sentence=sentence, device=device, code=code)
 
 
 def _stated_severity(code: int, rest: str) -> Severity | None:
     """The severity that the message itself states, as NVLink 5 errors and recovery actions do."""
-    if FIRST_NVLINK5 <= code <= LAST_NVLINK5 and (told := _NVLINK5.search(rest)):
-        if told["fatal"] == "Fatal":
-            return "fatal"
-        return "warning"
-    if code == RECOVERY_ACTION and (action := _RECOVERY.search(rest)):
-        if action[1] == "None":
-            return "info"
-        if action[1] == "Drain P2P":
-            return "error"
-        return "fatal"
+    if FIRST_NVLINK5 <= code <= LAST_NVLINK5:
+        error = _NVLINK5.search(rest)
+        if error is None:
+            return None
+        return "fatal" if error["fatal"] == "Fatal" else "warning"
+    if code == RECOVERY_ACTION:
+        action = _RECOVERY.search(rest)
+        if action is None:
+            return None
+        return _ACTIONS.get(action[1], "fatal")
     return None
 
 
-def sxid(message: str) -> Finding | None:
+def sxid_error(message: str) -> Finding | None:
     """An error of an NVSwitch; its detail lines repeat the number and are left out."""
-    told = _SXID.search(message)
-    if told is None:
+    match = _SXID.search(message)
+    if match is None:
         return None
-    device, fatal = pci_device(told[1]), told[3] == "Fatal"
+    address, number, grade, text = match.groups()
+    device = pci_device(address)
     return Finding(
         kind="sxid",
-        severity="fatal" if fatal else "warning",
-        sentence=f"SXid {short(told[2])} on NVSwitch {device}: {told[3].lower()}: {short(told[4])}",
+        severity="fatal" if grade == "Fatal" else "warning",
+        sentence=f"SXid {short(number)} on NVSwitch {device}: {grade.lower()}: {short(text)}",
         device=device,
-        code=integer(told[2]),
+        code=integer(number),
     )
 
 
 def off_bus(message: str) -> Finding | None:
     """A GPU that fell off the bus, said in one line without an Xid."""
-    told = _OFF_BUS.search(message)
-    if told:
-        return fallen(pci_device(told[1]))
+    match = _OFF_BUS.search(message)
+    if match:
+        return fallen(pci_device(match[1]))
     return None
 
 
 def fallen(device: str) -> Finding:
-    """The finding for a GPU that no longer answers, `device` empty where the log does not name it."""
-    if device:
-        named = f"GPU {device}"
-    else:
-        named = "a GPU that the log does not name"
+    """The finding for a GPU that no longer answers; `device` is empty where the log names none."""
+    named = f"GPU {device}" if device else "a GPU that the log does not name"
     return Finding(
         kind="gpu-off-bus",
         severity="fatal",
@@ -131,10 +128,10 @@ def fallen(device: str) -> Finding:
 
 def reset_advised(message: str) -> Finding | None:
     """The driver's own advice; from here on it prints only some of the errors."""
-    told = _RESET.search(message)
-    if told is None:
+    match = _RESET.search(message)
+    if match is None:
         return None
-    device = pci_device(told[1])
+    device = pci_device(match[1])
     sentence = (
         f"the driver says that GPU {device} likely needs a reset, and prints only some further "
         "errors"
@@ -144,26 +141,23 @@ def reset_advised(message: str) -> Finding | None:
 
 def oom(message: str) -> Finding | None:
     """A process that the kernel killed, or is about to kill, for want of memory."""
-    told = _KILLED.search(message)
-    if told:
-        if "cgroup" in message:
-            scope = "its memory cgroup"
-        else:
-            scope = "the machine"
-        sentence = f"process {told[1]} ({told[2]}) was killed: {scope} is out of memory"
+    match = _KILLED.search(message)
+    if match:
+        scope = "its memory cgroup" if "cgroup" in message else "the machine"
+        sentence = f"process {match[1]} ({match[2]}) was killed: {scope} is out of memory"
         return Finding(kind="oom-kill", severity="error", sentence=sentence)
-    told = _REAPED.search(message)
-    if told:
+    match = _REAPED.search(message)
+    if match:
         sentence = (
-            f"the memory of process {told[1]} ({told[2]}) was taken back after an "
+            f"the memory of process {match[1]} ({match[2]}) was taken back after an "
             "out-of-memory kill"
         )
         return Finding(kind="oom-reaped", severity="info", sentence=sentence)
-    told = _OOM.search(message)
-    if told:
+    match = _OOM.search(message)
+    if match:
         task = _OOM_TASK.search(message)
         of = f" of process {task[2]} ({task[1]})" if task else ""
-        sentence = f"out-of-memory kill{of} under constraint {told[1]}"
+        sentence = f"out-of-memory kill{of} under constraint {match[1]}"
         return Finding(kind="oom-kill", severity="error", sentence=short(sentence))
     if "invoked oom-killer" in message:
         return Finding(kind="oom-invoked", severity="warning", sentence=short(message))
@@ -172,18 +166,20 @@ def oom(message: str) -> Finding | None:
 
 def crash(message: str) -> Finding | None:
     """A process that died of a memory fault or a trap, with the library it happened in."""
-    told = _SEGFAULT.search(message)
-    if told is not None:
-        what = f"segmentation fault at {told[3]}"
-    elif told := _TRAP.search(message):
-        what = told[3]
+    match = _SEGFAULT.search(message)
+    if match is not None:
+        what = f"segmentation fault at {match[3]}"
     else:
-        return None
-    library = f" in {told[4]}" if told[4] else ""
+        match = _TRAP.search(message)
+        if match is None:
+            return None
+        what = match[3]
+    if match[4]:
+        what = f"{what} in {match[4]}"
     return Finding(
         kind="segfault",
         severity="error",
-        sentence=short(f"process {told[2]} ({told[1].strip()}): {what}{library}"),
+        sentence=short(f"process {match[2]} ({match[1].strip()}): {what}"),
     )
 
 
@@ -218,13 +214,10 @@ def link_down(message: str) -> Finding | None:
 
 def memory_error(message: str) -> Finding | None:
     """Errors that the memory controller corrected (CE) or could not (UE)."""
-    told = _EDAC.search(message)
-    if told is None:
+    match = _EDAC.search(message)
+    if match is None:
         return None
-    if told[1] == "CE":
-        severity: Severity = "warning"
-    else:
-        severity = "error"
+    severity: Severity = "warning" if match[1] == "CE" else "error"
     return Finding(
         kind="machine-check", severity=severity, sentence=f"host memory error: {short(message)}"
     )
@@ -255,8 +248,8 @@ def panic(message: str) -> Finding | None:
 
 # A needle is looked for before its rule runs: almost every line of a log holds none of them.
 RULES: Mapping[str, Callable[[str], Finding | None]] = {
-    "NVRM: Xid": xid,
-    "SXid (": sxid,
+    "NVRM: Xid": xid_error,
+    "SXid (": sxid_error,
     "fallen off the bus": off_bus,
     "likely needs to be reset": reset_advised,
     "ut of memory: Kill": oom,
@@ -281,6 +274,8 @@ def finding(message: str) -> Finding | None:
     None for the many messages that report nothing of interest.
     """
     for needle, rule in RULES.items():
-        if needle in message and (found := rule(message)) is not None:
-            return found
+        if needle in message:
+            result = rule(message)
+            if result is not None:
+                return result
     return None

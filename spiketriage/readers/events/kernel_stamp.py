@@ -22,10 +22,7 @@ JOURNAL_MARK = '"__REALTIME_TIMESTAMP"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLine:
-    """A kernel message with where and when it was written.
-
-    `stamped` if the line had a stamp of one of the styles.
-    """
+    """A kernel message with where and when it was written; `stamped` if its line had a stamp."""
 
     message: str
     at: str = ""
@@ -36,20 +33,18 @@ class KernelLine:
 
 def iso_time_s(written: str) -> float | None:
     """UNIX time of an ISO 8601 stamp (with a point or a comma) that names its zone; else None."""
-    told = re.fullmatch(r"(.{19})(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)", written)
-    if told is None:
+    match = re.fullmatch(r"(.{19})(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)", written)
+    if match is None:
         return None
-    if told[3] == "Z":
+    seconds, fraction, zone = match.groups()
+    if zone == "Z":
         zone = "+0000"
-    else:
-        zone = told[3].replace(":", "")
+    stamp = f"{seconds.replace(' ', 'T')}{zone.replace(':', '')}"
     try:
-        whole = datetime.strptime(
-            told[1].replace(" ", "T") + zone, "%Y-%m-%dT%H:%M:%S%z"
-        ).timestamp()
+        whole_s = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%S%z").timestamp()
     except (ValueError, OverflowError):
         return None
-    return whole + float(f"0.{told[2] or 0}")
+    return whole_s + float(f"0.{fraction or 0}")
 
 
 def kernel_line(text: str) -> KernelLine:
@@ -80,17 +75,18 @@ def _journal(text: str) -> KernelLine:
         return KernelLine(message=text)
     if not isinstance(entry, dict):
         return KernelLine(message=text)
+    at, time_s = "", None
     micros = str(entry.get("__REALTIME_TIMESTAMP"))
     if re.fullmatch(r"[0-9]{1,18}", micros):
-        time_s = int(micros) / 1e6
-    else:
-        time_s = None
+        at, time_s = micros, int(micros) / 1e6
     host = entry.get("_HOSTNAME")
+    if not isinstance(host, str):
+        host = ""
     return KernelLine(
         message=_message(entry.get("MESSAGE")),
-        at=micros if time_s is not None else "",
+        at=at,
         time_s=time_s,
-        host=host[:255] if isinstance(host, str) else "",
+        host=host[:255],
         stamped=True,
     )
 
@@ -99,8 +95,8 @@ def _message(written: object) -> str:
     """A journal's message: text, or a list of bytes where it is not UTF-8."""
     if isinstance(written, str):
         return written
-    if isinstance(written, list) and all(
-        isinstance(byte, int) and 0 <= byte < 256 for byte in written
-    ):
-        return bytes(written).decode("utf-8", "replace")
-    return ""
+    if not isinstance(written, list):
+        return ""
+    if not all(isinstance(byte, int) and 0 <= byte < 256 for byte in written):
+        return ""
+    return bytes(written).decode("utf-8", "replace")

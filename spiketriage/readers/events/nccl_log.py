@@ -1,6 +1,4 @@
-"""Reads what NCCL and PyTorch's watchdog print.
-
-Warnings, collective timeouts, aborts, also in the middle of a line.
+"""Reads what NCCL and PyTorch's watchdog print: warnings, timeouts, aborts, also inside a line.
 
 This module never takes NCCL's `[n]` for a rank, it is a device, and never believes a counter that
 counts nothing.
@@ -88,9 +86,8 @@ class _Rule:
 
 
 _RULES = (
-    _Rule(
-        needle="terminated with exception", kind="watchdog-abort", severity="fatal"
-    ),  # repeats the timeout
+    # It repeats the timeout, and so comes before it.
+    _Rule(needle="terminated with exception", kind="watchdog-abort", severity="fatal"),
     _Rule(
         needle="Watchdog caught collective operation timeout",
         kind="collective-timeout",
@@ -109,15 +106,17 @@ _RULES = (
 )
 
 
+_WATCHDOG_WORDS = ("atchdog", "NCCL", "collective timeout", "Heartbeat")
+
+
 class NcclScanner:
     """Finds warnings and timeouts anywhere in a line and remembers which process is which rank."""
 
     def __init__(self, *, source: str) -> None:
         self._source = source
         self._members: defaultdict[_Process, set[_Member]] = defaultdict(set)
-        self._origins: dict[
-            int, _Process
-        ] = {}  # by the identity of an event that this scanner made
+        # By the identity of an event that this scanner made.
+        self._origins: dict[int, _Process] = {}
         self._made: list[Event] = []  # keeps those identities taken
         self._num_garbage = 0
         self._first_garbage = ""
@@ -129,63 +128,46 @@ class NcclScanner:
             self._remember(text)
         if "NCCL WARN " in text:
             yield from self._warnings(line)
-        if (
-            "atchdog" in text
-            or "NCCL" in text
-            or "collective timeout" in text
-            or "Heartbeat" in text
-        ):
+        if any(word in text for word in _WATCHDOG_WORDS):
             yield from self._watchdog(line)
 
     def _remember(self, text: str) -> None:
-        told = _INIT.search(text)
-        if "NCCL INFO" in text:
-            before = _PREFIX.search(text[: text.find("NCCL INFO")][-MAX_BEFORE:])
-        else:
-            before = None
-        if told is None or before is None or len(self._members) >= MAX_PROCESSES:
+        head, mark, _ = text.partition("NCCL INFO")
+        if not mark or len(self._members) >= MAX_PROCESSES:
             return
-        process = _Process(host=before["host"], pid=before["pid"], device=told["device"])
-        pci = from_nccl(told["bus"]) if told["bus"] else ""
-        self._members[process].add(
-            _Member(rank=int(told["rank"]), num_ranks=int(told["nranks"]), pci=pci)
-        )
+        init, before = _INIT.search(text), _PREFIX.search(head[-MAX_BEFORE:])
+        if init is None or before is None:
+            return
+        process = _Process(host=before["host"], pid=before["pid"], device=init["device"])
+        pci = from_nccl(init["bus"]) if init["bus"] else ""
+        member = _Member(rank=int(init["rank"]), num_ranks=int(init["nranks"]), pci=pci)
+        self._members[process].add(member)
 
     def _warnings(self, line: TextLine) -> Iterator[Event]:
-        found = list(re.finditer("NCCL WARN ", line.text))
-        starts = [match.start() for match in found] + [len(line.text)]
-        begin = 0
-        for match, until in zip(found, starts[1:], strict=True):
-            before = _PREFIX.search(
-                line.text[max(begin, match.start() - MAX_BEFORE) : match.start()]
-            )
-            begin = match.end()
-            message = own_part(line.text[match.end() : min(until, match.end() + MAX_MESSAGE)])
-            yield self._warning(message, before, line)
+        head, *messages = line.text.split("NCCL WARN ")
+        for message in messages:
+            before = _PREFIX.search(head[-MAX_BEFORE:])
+            yield self._warning(own_part(message[:MAX_MESSAGE]), before, line)
+            head = message
 
     def _warning(self, message: str, before: re.Match[str] | None, line: TextLine) -> Event:
-        if before and before["device"]:
-            device = before["device"]
-        else:
-            device = ""
-        if before and before["file"]:
-            place = f" at {before['file']}"
-        else:
-            place = ""
         event = Event(
             kind="nccl-warning",
             severity="warning",
-            sentence=short(f"NCCL warns{place}: {message}"),
+            sentence=short(f"NCCL warns: {message}"),
             source=line.source,
             line=line.number,
-            at=(before["at"] or "") if before else "",
-            host=before["host"] if before else "",
-            device=f"cuda:{device}" if device else "",
         )
-        if before and len(self._made) < MAX_EVENTS:
-            self._origins[id(event)] = _Process(
-                host=before["host"], pid=before["pid"], device=device
-            )
+        if before is None:
+            return event
+        at, host, pid, device, file = before.group("at", "host", "pid", "device", "file")
+        event = replace(event, at=at or "", host=host)
+        if file:
+            event = replace(event, sentence=short(f"NCCL warns at {file}: {message}"))
+        if device:
+            event = replace(event, device=f"cuda:{device}")
+        if len(self._made) < MAX_EVENTS:
+            self._origins[id(event)] = _Process(host=host, pid=pid, device=device or "")
             self._made.append(event)
         return event
 
@@ -216,33 +198,37 @@ class NcclScanner:
     def _without_garbage(self, message: str, number: int) -> str:
         """The message with counters that are no counts (uninitialised memory) marked as such."""
 
-        def checked(told: re.Match[str]) -> str:
-            value = integer(told[2])
+        def checked(counter: re.Match[str]) -> str:
+            value = integer(counter[2])
             if value is not None and -1 <= value < 1 << 53:
-                return told[0]
+                return counter[0]
+            if not self._num_garbage:
+                text = short(counter[2])[:40]
+                self._first_garbage = f"line {number}: {counter[1]} work {text}"
             self._num_garbage += 1
-            self._first_garbage = (
-                self._first_garbage or f"line {number}: {told[1]} work {short(told[2])[:40]}"
-            )
-            return f"{told[1]} work: unknown (an uninitialised number is printed)"
+            return f"{counter[1]} work: unknown (an uninitialised number is printed)"
 
         return _COUNTERS.sub(checked, message)
 
     def finish(self, events: list[Event], /) -> list[Event]:
         """Give warnings the rank and address of their process, where the whole log knows them."""
-        most = max(
-            (member.num_ranks for members in self._members.values() for member in members),
-            default=0,
-        )
-        return [self._named(event, most) for event in events]
+        num_ranks = self._num_ranks()
+        return [self._named(event, num_ranks) for event in events]
 
-    def _named(self, event: Event, most: int) -> Event:
+    def _num_ranks(self) -> int:
+        """The size of the largest communicator; 0 where none is known."""
+        most = 0
+        for members in self._members.values():
+            for member in members:
+                most = max(most, member.num_ranks)
+        return most
+
+    def _named(self, event: Event, num_ranks: int) -> Event:
         process = self._origins.get(id(event))
-        if process:
-            members = self._members.get(process, set())
-        else:
-            members = set()
-        ranks = {member.rank for member in members if member.num_ranks == most}
+        if process is None:
+            return event
+        members = self._members.get(process, set())
+        ranks = {member.rank for member in members if member.num_ranks == num_ranks}
         addresses = {member.pci for member in members if member.pci}
         if len(ranks) == 1:
             event = replace(event, rank=ranks.pop())
@@ -252,23 +238,19 @@ class NcclScanner:
 
     def identity(self) -> Mapping[str, str]:
         """The size of the largest communicator."""
-        most = max(
-            (member.num_ranks for members in self._members.values() for member in members),
-            default=0,
-        )
-        if most:
-            return {"num_ranks_of_largest_communicator": str(most)}
+        num_ranks = self._num_ranks()
+        if num_ranks:
+            return {"num_ranks_of_largest_communicator": str(num_ranks)}
         return {}
 
     def problems(self) -> tuple[str, ...]:
         """How many counters were garbage."""
-        told = (
+        if not self._num_garbage:
+            return ()
+        return (
             f"{self._source}: {self._num_garbage} counters of finished work are no counts, the "
-            "first in "
+            f"first in {self._first_garbage}",
         )
-        if self._num_garbage:
-            return (told + self._first_garbage,)
-        return ()
 
     def notes(self) -> tuple[str, ...]:
         """Where ranks come from."""
@@ -291,10 +273,10 @@ def own_part(message: str) -> str:
 
 def last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     """The last match in `text`: the prefix nearest to a message is its own."""
-    found = None
+    nearest = None
     for match in pattern.finditer(text):
-        found = match
-    return found
+        nearest = match
+    return nearest
 
 
 def claims(look: Look, /) -> float:

@@ -1,4 +1,4 @@
-"""One spelling for the PCI address of a device, so that kernel, nvidia-smi and NCCL name the same GPU alike.
+"""One spelling for a device's PCI address, so that kernel, nvidia-smi and NCCL name a GPU alike.
 
 This module never opens a file.
 """
@@ -28,7 +28,7 @@ def pci_device(written: str) -> str:
 
 
 def from_nccl(bus_id: str) -> str:
-    """NCCL's `busId`, which is the digits of an address without its separators (9b000 is 0000:9b:00.0)."""
+    """NCCL's `busId`: an address without its separators, so that 9b000 is 0000:9b:00.0."""
     if not re.fullmatch(r"[0-9a-fA-F]{1,12}", bus_id):
         return bus_id
     value = int(bus_id, 16)

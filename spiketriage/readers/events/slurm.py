@@ -1,6 +1,4 @@
-"""Reads what Slurm says of a job.
-
-`sacct --json`, `scontrol show job`, and its own lines in a job's output.
+"""Reads what Slurm says of a job: in `sacct`, in `scontrol show job`, in the job's own output.
 
 This module never asks a Slurm daemon and never takes a Slurm task for a rank.
 """
@@ -8,7 +6,7 @@ This module never asks a Slurm daemon and never takes a Slurm task for a rank.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,22 +123,46 @@ class SlurmScanner:
 
 
 def _job_line(line: TextLine) -> Iterator[Event]:
-    text = line.text
-    if "*** " in text and (told := _STEPD.search(text)):
-        why = told[6] or ""
-        state = next((state for needle, state in _REASONS if needle in why), told[4])
-        ended = f"{told[1].lower()} {told[2]} {told[4].lower()}" + (
-            f" due to {why.lower()}" if why else ""
-        )
-        yield _event(state, ended, line, told[3], at=told[5] or "")
-    elif "oom" in text and (told := _OOM.search(text)):
-        where = text[told.end() : told.end() + 200]
-        yield _event("OUT_OF_MEMORY", f"{told[1]} out-of-memory kills{where}", line)
-    elif "srun: error" in text and (told := _NODE.search(text)):
-        yield _event("NODE_FAIL", f"node failure on {told[1]}", line, told[1])
-    elif "srun: error" in text and (told := _SRUN.search(text)):
-        state = "OUT_OF_MEMORY" if "Out Of Memory" in told[3] else "FAILED"
-        yield _event(state, f"{told[2]}: {told[3]}", line, told[1])
+    """The event of a line of slurmstepd's or srun's; the first rule that fits wins."""
+    for needle, pattern, event_of in _JOB_LINES:
+        if needle in line.text:
+            match = pattern.search(line.text)
+            if match is not None:
+                yield event_of(match, line)
+                return
+
+
+def _step_ended(match: re.Match[str], line: TextLine) -> Event:
+    what, name, host, ended, at, why = match.groups()
+    sentence, state = f"{what.lower()} {name} {ended.lower()}", ended
+    if why:
+        sentence = f"{sentence} due to {why.lower()}"
+        state = next((state for needle, state in _REASONS if needle in why), ended)
+    return _event(state, sentence, line, host, at=at or "")
+
+
+def _out_of_memory(match: re.Match[str], line: TextLine) -> Event:
+    where = line.text[match.end() : match.end() + 200]
+    return _event("OUT_OF_MEMORY", f"{match[1]} out-of-memory kills{where}", line)
+
+
+def _node_failed(match: re.Match[str], line: TextLine) -> Event:
+    return _event("NODE_FAIL", f"node failure on {match[1]}", line, match[1])
+
+
+def _task_failed(match: re.Match[str], line: TextLine) -> Event:
+    host, tasks, why = match.groups()
+    state = "OUT_OF_MEMORY" if "Out Of Memory" in why else "FAILED"
+    return _event(state, f"{tasks}: {why}", line, host)
+
+
+# What a line must hold to be looked at, what it looks like, and what it says.
+_JOB_LINES: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], TextLine], Event]], ...] = (
+    ("*** ", _STEPD, _step_ended),
+    ("oom", _OOM, _out_of_memory),
+    ("srun: error", _NODE, _node_failed),
+    ("srun: error", _SRUN, _task_failed),
+)
 
 
 def _event(state: str, sentence: str, line: TextLine, host: str = "", at: str = "") -> Event:
@@ -170,10 +192,9 @@ def _ended(
     """The event of a job or step that did not end well; None for one that did, or has not ended."""
     if state not in _STATES:
         return None
+    host = ""
     if nodes and not re.search(r"[\[,]|^\(null\)$|None", nodes):
-        one_host = nodes
-    else:
-        one_host = ""
+        host = nodes  # a single one, and no list of them
     return Event(
         kind=kind(state),
         severity=_STATES[state],
@@ -182,7 +203,7 @@ def _ended(
         line=line,
         at=at,
         time_s=time_s,
-        host=one_host,
+        host=host,
         code=code,
     )
 
@@ -195,32 +216,30 @@ def _number(value: Any) -> int | None:
 
 
 def _states(job: Mapping[str, Any]) -> tuple[str, ...]:
-    """The states of a job or step.
-
-    A text, or a list of flags, in `state.current`, `state` or `job_state`.
-    """
-    state = job.get("state", job.get("job_state"))
-    if isinstance(state, dict):
-        current = state.get("current")
-    else:
-        current = state
-    return tuple(str(one)[:40] for one in (current if isinstance(current, list) else [current])[:8])
+    """The states of a job or step: a text or a list, in `state.current`, `state` or `job_state`."""
+    current = job.get("state", job.get("job_state"))
+    if isinstance(current, dict):
+        current = current.get("current")
+    if not isinstance(current, list):
+        current = [current]
+    return tuple(str(state)[:40] for state in current[:8])
 
 
 def _from_json(job: Mapping[str, Any], name: str, source: str) -> Iterator[Event]:
     end_s = _number(mapping(job.get("time")).get("end")) or _number(job.get("end_time"))
-    exit_code, state = mapping(job.get("exit_code")), mapping(job.get("state"))
-    for one in _states(job):
+    stated = job.get("state_reason", "unknown")
+    reason = mapping(job.get("state")).get("reason", stated)
+    nodes = mapping(job.get("nodes")).get("range") or job.get("nodes") or ""
+    for state in _states(job):
         event = _ended(
-            one,
+            state,
             job=name,
-            why="reason "
-            f"{short(str(state.get('reason', job.get('state_reason', 'unknown'))))[:80]}",
-            nodes=str(mapping(job.get("nodes")).get("range") or job.get("nodes") or "")[:200],
+            why=f"reason {short(str(reason))[:80]}",
+            nodes=str(nodes)[:200],
             source=source,
             at=str(end_s) if end_s else "",
             time_s=float(end_s) if end_s else None,
-            code=_number(exit_code.get("return_code")),
+            code=_number(mapping(job.get("exit_code")).get("return_code")),
         )
         if event is not None:
             yield event
@@ -230,7 +249,7 @@ def _read_json(path: Path, data: bytes) -> EventFacts:
     jobs = parse_object(path, data).get("jobs")
     if not isinstance(jobs, list):
         raise CorruptFileError(path, "jobs", expected="a list", seen=type(jobs).__name__)
-    found, problems = EventList(), []
+    events, problems = EventList(), []
     for position, job in enumerate(jobs):
         if not isinstance(job, dict):
             problems.append(
@@ -239,17 +258,17 @@ def _read_json(path: Path, data: bytes) -> EventFacts:
             continue
         name = str(job.get("job_id", "?"))[:40]
         for event in _from_json(job, name, path.name):
-            found.add(event)
+            events.add(event)
         for step in map(mapping, sequence(job.get("steps"))):
             label = str(mapping(step.get("step")).get("id", "?"))[:60]
             for event in _from_json(step, f"{name} step {label}", path.name):
-                found.add(event)
+                events.add(event)
     return EventFacts(
         format=NAME,
         path=path,
-        events=tuple(found.kept),
+        events=tuple(events.kept),
         identity={"num_jobs": str(len(jobs))},
-        problems=(*problems[:100], *found.sentences(path.name)),
+        problems=(*problems[:100], *events.sentences(path.name)),
         notes=("Slurm's task numbers are ranks only where the launcher makes them so",),
     )
 
@@ -262,20 +281,17 @@ def claims(look: Look, /) -> float:
     if _SAID.match(lines[0]):
         return 0.95
     head = look.head
-    if (
-        head.lstrip().startswith(b"{")
-        and b'"jobs"' in head
-        and (b"slurm" in head.lower() or b"job_id" in head)
-    ):
+    is_json = head.lstrip().startswith(b"{") and b'"jobs"' in head
+    if is_json and (b"slurm" in head.lower() or b"job_id" in head):
         return 0.9
-    num_own = sum(
-        any(True for _ in _job_line(TextLine(number=0, text=text, source=""))) for text in lines
-    )
+    num_own = 0
+    for text in lines:
+        num_own += len(list(_job_line(TextLine(number=0, text=text, source=""))))
     if not num_own:
         return 0.0
-    return (
-        0.6 if num_own * 2 >= len(lines) else 0.4
-    )  # among others' lines it is a job's whole output
+    if num_own * 2 >= len(lines):
+        return 0.6
+    return 0.4  # among others' lines: it is a job's whole output
 
 
 def scanners() -> Iterable[SlurmScanner]:

@@ -15,9 +15,8 @@ from spiketriage.errors import EvidenceError
 from spiketriage.nouns.telemetry import Event, EventFacts
 from spiketriage.readers.look import Look, look_at_file
 
-MAX_LINE_BYTES = (
-    64 << 10
-)  # a longer line is read in pieces: the longest real one seen has 14,765 characters
+# A longer line is read in pieces: the longest real one seen has 14,765 characters.
+MAX_LINE_BYTES = 64 << 10
 MAX_EVENTS = 100_000
 MAX_TEXT = 600
 MAX_INTEGER_DIGITS = 18  # more is no count of anything, but uninitialised memory
@@ -27,10 +26,7 @@ NUL = "\0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextLine:
-    """One line without its end, or one piece of a line that is too long.
-
-    `source` is the file's name.
-    """
+    """One line without its end, or a piece of one that is too long; `source` is the file's name."""
 
     number: int
     text: str
@@ -71,27 +67,17 @@ class Damage:
 
     def sentences(self, source: str) -> tuple[str, ...]:
         """A sentence for each kind of damage."""
-        found = (
-            (
-                self.num_nul,
-                (
-                    f"{source}: {self.num_nul} lines hold NUL bytes, as after a crash of the "
-                    "file's host"
-                ),
-            ),
-            (
-                self.num_undecodable,
-                f"{source}: {self.num_undecodable} lines are not UTF-8; those bytes became �",
-            ),
-            (
-                self.num_long,
-                (
-                    f"{source}: {self.num_long} lines are longer than {MAX_LINE_BYTES} bytes, "
-                    "read in pieces"
-                ),
-            ),
-        )
-        return tuple(sentence for count, sentence in found if count)
+        sentences = []
+        if self.num_nul:
+            what = "hold NUL bytes, as after a crash of the file's host"
+            sentences.append(f"{source}: {self.num_nul} lines {what}")
+        if self.num_undecodable:
+            what = "are not UTF-8; those bytes became �"
+            sentences.append(f"{source}: {self.num_undecodable} lines {what}")
+        if self.num_long:
+            what = f"are longer than {MAX_LINE_BYTES} bytes, read in pieces"
+            sentences.append(f"{source}: {self.num_long} lines {what}")
+        return tuple(sentences)
 
 
 def lines(path: Path, damage: Damage) -> Iterator[TextLine]:
@@ -144,10 +130,10 @@ class EventList:
 
     def sentences(self, source: str) -> tuple[str, ...]:
         """What a reader must know about events that were not kept."""
-        return (
-            f"{source}: only the first {MAX_EVENTS} events are kept, {self.num_dropped} "
-            "more were read",
-        ) * bool(self.num_dropped)
+        if not self.num_dropped:
+            return ()
+        kept = f"only the first {MAX_EVENTS} events are kept"
+        return (f"{source}: {kept}, {self.num_dropped} more were read",)
 
 
 def scan(
@@ -158,25 +144,27 @@ def scan(
     Raises:
         EvidenceError: the file cannot be read.
     """
-    damage, found, told = Damage(), EventList(), tuple(scanners)
+    damage, bounded, scanners = Damage(), EventList(), tuple(scanners)
     for line in lines(path, damage):
-        for scanner in told:
+        for scanner in scanners:
             for event in scanner.feed(line):
-                found.add(event)
-    events = found.kept
-    for scanner in told:
+                bounded.add(event)
+    events = bounded.kept
+    identity: dict[str, str] = {}
+    problems = [*damage.sentences(path.name), *bounded.sentences(path.name)]
+    all_notes = list(notes)
+    for scanner in scanners:
         events = scanner.finish(events)
+        identity |= scanner.identity()
+        problems += scanner.problems()
+        all_notes += scanner.notes()
     return EventFacts(
         format=name,
         path=path,
         events=tuple(events),
-        identity={key: value for scanner in told for key, value in scanner.identity().items()},
-        problems=(
-            *damage.sentences(path.name),
-            *found.sentences(path.name),
-            *(problem for scanner in told for problem in scanner.problems()),
-        ),
-        notes=(*notes, *(note for scanner in told for note in scanner.notes())),
+        identity=identity,
+        problems=tuple(problems),
+        notes=tuple(all_notes),
     )
 
 
@@ -201,7 +189,7 @@ def integer(text: str | None) -> int | None:
 
 def short(text: str) -> str:
     """`text` on one line, cut where a sentence would become unreadable."""
-    told = " ".join(text.split())
-    if len(told) <= MAX_TEXT:
-        return told
-    return f"{told[:MAX_TEXT]}…"
+    line = " ".join(text.split())
+    if len(line) <= MAX_TEXT:
+        return line
+    return f"{line[:MAX_TEXT]}…"

@@ -1,4 +1,4 @@
-"""Reads torchelastic's `error.json` of a worker, and the failure block that torchrun prints when a worker dies.
+"""Reads a worker's `error.json`, and the failure block that torchrun prints when a worker dies.
 
 This module never takes a local rank for a rank.
 """

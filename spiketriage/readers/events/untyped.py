@@ -1,6 +1,4 @@
-"""Looks into JSON and pickles whose shape nobody promised.
-
-What has the wrong type is empty or None.
+"""Looks into JSON and pickles whose shape nobody promised: the wrong type is empty or None.
 
 This module never raises and never converts: a text that spells a number stays a text.
 """

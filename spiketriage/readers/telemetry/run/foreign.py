@@ -124,7 +124,6 @@ def _segment(part: _Part, attempt: int) -> Segment:
         path=part.log.path,
         attempt=attempt,
         rank=part.rank,
-        started_at="",
         identity=None,
         loads=(),
         steps=RecordsOfColumns(columns, attempt=attempt, rank=part.rank),

@@ -76,7 +76,6 @@ def read_segment(path: Path) -> Segment:
         path=path,
         attempt=content.attempt,
         rank=content.rank,
-        started_at=str(header["started_at"]),
         identity=identity,
         loads=tuple(content.loads),
         steps=tuple(content.steps),

@@ -27,7 +27,7 @@ def read_events(folder: Path) -> Iterator[Event]:
 
 def _of_file(path: Path) -> Iterator[Event]:
     # a run without logs needs none of them
-    from spiketriage.readers.events.sources import SOURCES
+    from spiketriage.readers.events.sources import SOURCES  # noqa: PLC0415
 
     try:
         claimed = best(SOURCES, look(path))
