@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spiketriage.incident.progress import verb
 from spiketriage.nouns.incident import Dossier, JournalRow, StepPoint
 from spiketriage.report import commands, words
 from spiketriage.report.model import Column, Missing, Row, Section, Table
@@ -187,9 +188,7 @@ def _moment(row: JournalRow) -> Row:
 def lessons(dossier: Dossier) -> Section:
     """Prompts for people: the record cannot answer them."""
     notes = tuple(
-        words.plain(row.argv)
-        for row in commands.told(dossier.journal)
-        if commands.verb(row.argv) == "note"
+        words.plain(row.argv) for row in commands.told(dossier.journal) if verb(row.argv) == "note"
     )
     lead = (
         "This file is generated anew by every report: write lessons and actions into "

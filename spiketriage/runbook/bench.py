@@ -19,10 +19,10 @@ from spiketriage.diagnosis.view import View
 from spiketriage.errors import RefusedError
 from spiketriage.evidence.frozen import load_view
 from spiketriage.incident import store
+from spiketriage.incident.next_step import command
 from spiketriage.incident.store import Incident
 from spiketriage.nouns.incident import Dossier, TrialRow
 from spiketriage.readers.settings import read_settings
-from spiketriage.runbook.next_step import command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
