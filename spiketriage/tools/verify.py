@@ -24,7 +24,6 @@ from spiketriage.nouns.incident import Artifact, Dossier, StepResult
 
 _IN_PLACE = (
     "pinned",
-    "marker",
     "referenced",
 )  # kept where they are, so somebody else may change them
 
