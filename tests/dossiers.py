@@ -157,10 +157,10 @@ def spike() -> Dossier:
         facts={
             "run": "/runs/lm-small-07",
             "run_id": "lm-small-07",
-            "python": "3.11.2",
-            "torch": "2.13.0",
-            "host": "node-17",
-            "config digest": "5d41402abc4b2a76b9719d911017c592",
+            "frozen_by": "node-17",
+            "num_attempts": "2",
+            "num_ranks": "2",
+            "trigger": "Loss 9.417 left the band 1.95–2.27 at step 203.",
         },
         anchors=Anchors(
             onset=201,

@@ -34,7 +34,7 @@ def one_session(incident: Incident, count: int) -> None:
     """
     with incident.session(ARGV) as session:
         for part in (2 * count, 2 * count + 1):
-            session.fact("count", str(part))
+            session.fact("num_alarms", str(part))
             session.findings([Finding(name="count", outcome="agrees", summary="", seen=str(part))])
             session.steps(
                 StepPoint(

@@ -11,8 +11,17 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from spiketriage.digests import sha256_of_bytes
+from spiketriage.errors import Exit
 from spiketriage.nouns.incident import JournalRow
 
+OUTCOMES: Mapping[int, str] = {
+    Exit.DONE: "done",
+    Exit.AGAINST: "found something against",
+    Exit.REFUSED: "refused",
+    Exit.INTEGRITY: "integrity",
+    Exit.INCONCLUSIVE: "inconclusive",
+    Exit.PARTIAL: "partial",
+}
 START = "0" * 64  # what the first row names as the row before it
 
 

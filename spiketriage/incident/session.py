@@ -11,7 +11,7 @@ import getpass
 import shlex
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -41,14 +41,6 @@ from spiketriage.nouns.incident import (
 if TYPE_CHECKING:
     import duckdb
 
-OUTCOMES: Mapping[int, str] = {
-    Exit.DONE: "done",
-    Exit.AGAINST: "found something against",
-    Exit.REFUSED: "refused",
-    Exit.INTEGRITY: "integrity",
-    Exit.INCONCLUSIVE: "inconclusive",
-    Exit.PARTIAL: "partial",
-}
 NOT_RECORDED = "ended without a record"
 NO_EXIT_CODE = -1
 
@@ -98,7 +90,7 @@ class Session:
         assert self._lease is not None, "a session ends only after it began"
         try:
             if error is None:
-                self._finish(OUTCOMES.get(self.exit_code, f"exit {self.exit_code}"))
+                self._finish(journal.OUTCOMES.get(self.exit_code, f"exit {self.exit_code}"))
                 return
             self._clear()
             self.exit_code = _exit_code(error)

@@ -34,7 +34,7 @@ CauseClass = Literal["data", "optimization", "numerics", "systems"]
 class Artifact:
     """One item of evidence: where it lies, what it is, what it hashed to, and what was expected.
 
-    `kept` says how it was secured: `copied`, `pinned`, `marker`, `referenced`, or `missing`.
+    `kept` says how it was secured: `copied`, `pinned`, `referenced`, or `missing`.
     """
 
     path: str

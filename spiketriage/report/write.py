@@ -11,9 +11,10 @@ from pathlib import Path
 
 from spiketriage import durable
 from spiketriage.errors import RefusedError
-from spiketriage.incident import store
+from spiketriage.incident import next_step, store
+from spiketriage.incident.progress import verb
 from spiketriage.nouns.incident import Dossier, StepResult
-from spiketriage.report import build, commands, curves, html, json_report, markdown
+from spiketriage.report import build, curves, html, json_report, markdown
 from spiketriage.report.model import Report
 
 
@@ -31,7 +32,7 @@ def run(
     found = store.find(run_folder, incidents=incidents, wanted=incident)
     # Journalled as `report` even when `triage` calls it: a row that is shown would change the next
     # report.
-    if commands.verb(" ".join(argv)) == "report":
+    if verb(" ".join(argv)) == "report":
         typed = argv
     else:
         typed = ("spiketriage", "report", str(run_folder))
@@ -49,15 +50,12 @@ def _following(dossier: Dossier, run_folder: Path, incidents: Path | None, incid
 
     The report itself names them in full.
     """
-    step = commands.next_step(dossier)
+    step = next_step.in_report(dossier)
     if step.startswith("spiketriage "):
         return step
-    words = ["spiketriage", step, str(run_folder)]
-    if incidents is not None:
-        words += ["--incidents", str(incidents)]
-    if step not in ("freeze", "triage"):
-        words += ["--incident", incident]
-    return shlex.join(words)
+    if step == "freeze":
+        return next_step.command(step, run_folder, incidents)
+    return next_step.command(step, run_folder, incidents, incident)
 
 
 def render(dossier: Dossier, report: Report) -> dict[str, bytes]:

@@ -19,12 +19,11 @@ from spiketriage.diagnosis.role import stamp
 from spiketriage.diagnosis.view import View
 from spiketriage.errors import SpiketriageError
 from spiketriage.evidence.frozen import load_view
-from spiketriage.incident import store
+from spiketriage.incident import next_step, store
 from spiketriage.incident.store import Incident
 from spiketriage.nouns.incident import Anchors, Finding, Spike, StepResult
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
-from spiketriage.runbook import next_step
 from spiketriage.runbook.bench import record_plan
 
 AGAINST = ("differs", "nonfinite")
@@ -60,12 +59,7 @@ def run(
             session.anchors(anchors)
         record_plan(session, found, view)
         session.exit_code = int(any(_is_against(finding) for finding in findings))
-    # Without a harness no step can be executed, and nothing is in question where nothing is
-    # suspect.
-    if anchors.suspect is not None and view.settings.harness:
-        following = "replay"
-    else:
-        following = "bisect"
+    following = next_step.after_check(anchors, has_harness=bool(view.settings.harness))
     return StepResult(
         incident=found.id,
         exit_code=session.exit_code,

@@ -23,7 +23,7 @@ from spiketriage.evidence.pin import InPlace, link, secure
 from spiketriage.evidence.progress import say
 from spiketriage.evidence.series_table import tables
 from spiketriage.evidence.telemetry_table import write_parquet
-from spiketriage.incident import store
+from spiketriage.incident import next_step, store
 from spiketriage.incident.session import Session
 from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts
 from spiketriage.nouns.file import StoredFile
@@ -43,7 +43,6 @@ from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.readers.telemetry.run.sources import read_telemetry
 from spiketriage.readers.telemetry.series.names import Names
-from spiketriage.runbook import next_step
 from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
 
 UNKNOWN = "unknown"  # how an incident's name ends when there is no telemetry to find an onset in

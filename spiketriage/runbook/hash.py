@@ -23,12 +23,11 @@ from spiketriage.evidence.generation_digests import Generations, examine_generat
 from spiketriage.evidence.measured import kept
 from spiketriage.evidence.progress import say
 from spiketriage.evidence.shard_digests import Data, examine_data
-from spiketriage.incident import store
+from spiketriage.incident import next_step, store
 from spiketriage.nouns.checkpoint import NATIVE
 from spiketriage.nouns.incident import Artifact, Dossier, Finding, RunSettings, StepResult
 from spiketriage.nouns.listing import listed, shortened
 from spiketriage.readers.settings import read_settings
-from spiketriage.runbook import next_step
 
 VERDICTS = {Exit.DONE: "clean", Exit.INTEGRITY: "differs", Exit.PARTIAL: "partial"}
 MAX_UNMEASURED = 40  # sentences: a cluster that is lost leaves one for each file
@@ -115,10 +114,7 @@ def run(
                     f"known good is now {anchors.known_good or 'none'}, not {old.known_good}"
                 )
         session.exit_code = examined.exit_code
-    if examined.exit_code == Exit.PARTIAL:
-        following = "hash"
-    else:
-        following = "check"
+    following = next_step.after_hash(is_partial=examined.exit_code == Exit.PARTIAL)
     return _result(
         place, examined, findings, next_step.command(following, run_folder, incidents, incident)
     )

@@ -17,10 +17,10 @@ from spiketriage.diagnosis.replaying import REPLAY
 from spiketriage.digests import of_bytes, of_mapping
 from spiketriage.errors import RefusedError
 from spiketriage.incident import store
+from spiketriage.incident.next_step import command
 from spiketriage.incident.session import Session
 from spiketriage.incident.store import Incident
 from spiketriage.nouns.incident import SETTINGS_NAME, Dossier
-from spiketriage.runbook.next_step import command
 
 # What the steps after `check` add to an incident: no experiment becomes possible by it. Artifacts
 # and steps of production are copied from evidence that is in the facts too.

@@ -6,54 +6,16 @@ progress.
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from spiketriage.errors import Exit, RefusedError
 from spiketriage.evidence.onset import NOTHING
-from spiketriage.incident import lease, store
-from spiketriage.incident.session import OUTCOMES
-from spiketriage.nouns.incident import HARNESS, Anchors, Dossier, JournalRow, StepResult
+from spiketriage.incident import lease, next_step, store
+from spiketriage.incident.progress import Progress, measure
+from spiketriage.nouns.incident import Anchors, Dossier, StepResult
 from spiketriage.readers.settings import read_settings
-from spiketriage.runbook import next_step
-
-ORDER = ("freeze", "hash", "check", "replay", "branch", "bisect", "report")
-FINISHED = (
-    Exit.DONE,
-    Exit.AGAINST,
-    Exit.INCONCLUSIVE,
-    Exit.PARTIAL,
-)  # exit codes of a step whose result stands
-RESULTS: Mapping[int, str] = {
-    Exit.AGAINST: "found something",
-    Exit.INTEGRITY: "found something",
-    Exit.INCONCLUSIVE: "undecided",
-    Exit.PARTIAL: "kept with gaps",
-}
-ALWAYS_IN_TRIAGE = ("freeze", "hash", "check", "bisect")
-CONCLUSIVE = (
-    "established",
-    "supported",
-    "telemetry-artefact",
-    "expected-behaviour",
-    "nothing-found",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """One step of the runbook in this incident.
-
-    `state` is `done`, `open`, or `stopped` without a result.
-    """
-
-    step: str
-    state: str
-    result: str
-    at: str
-    number: int
 
 
 def run(
@@ -72,7 +34,11 @@ def run(
             raise
         return _untouched(run_folder, incidents)
     dossier = found.dossier()
-    progress = measure(dossier, report_written=(found.folder / "report" / "report.html").is_file())
+    report_written = (found.folder / "report" / "report.html").is_file()
+    progress = measure(dossier, report_written=report_written)
+    following = next_step.following(dossier, report_written=report_written)
+    if not following.startswith("spiketriage "):
+        following = next_step.command(following, run_folder, incidents, incident)
     verdict = dossier.verdict
     return StepResult(
         incident=found.id,
@@ -86,94 +52,8 @@ def run(
             *_table(progress),
         ),
         data=_data(run_folder, found.folder, dossier, progress),
-        next_commands=(_command(_next(dossier, progress), run_folder, incidents, incident),),
+        next_commands=(following,),
     )
-
-
-def measure(dossier: Dossier, *, report_written: bool) -> tuple[Progress, ...]:
-    """Tell the state of each step from the journal and from the rows that each step leaves."""
-    experiments = {item.name for item in dossier.findings if item.source == "experiment"}
-    rows = {
-        "freeze": dossier.anchors is not None or bool(dossier.artifacts),
-        "replay": any(trial.kind == "replay" and trial.state == "done" for trial in dossier.trials),
-        "branch": bool({name for name in experiments if not name.startswith("replay")}),
-        "bisect": dossier.verdict is not None,
-        "report": report_written,
-    }
-    return tuple(_progress(step, dossier.journal, rows.get(step, False)) for step in ORDER)
-
-
-def _progress(step: str, journal: Sequence[JournalRow], has_rows: bool) -> Progress:
-    mine = [row for row in journal if _ran(row, step)]
-    last = mine[-1] if mine else None
-    if last is None:
-        return Progress(
-            step=step, state="done" if has_rows else "open", result="", at="", number=-1
-        )
-    if _stands(last):
-        told = RESULTS.get(last.exit_code, "")
-    else:
-        told = "stopped"
-    return Progress(
-        step=step,
-        state="done" if _stands(last) else "stopped",
-        result=f"{told} (exit {last.exit_code})" if told else "",
-        at=last.at,
-        number=last.number,
-    )
-
-
-def _stands(row: JournalRow) -> bool:
-    """Whether the command came to its end; exit 4 may be what `hash` found, or an error."""
-    return row.exit_code in FINISHED or row.outcome == OUTCOMES[Exit.INTEGRITY]
-
-
-def _ran(row: JournalRow, step: str) -> bool:
-    command = _command_of(row)
-    by_triage = command == "triage" and step in ALWAYS_IN_TRIAGE and _stands(row)
-    return command == step or by_triage
-
-
-def _command_of(row: JournalRow) -> str:
-    words = row.argv.split()
-    if len(words) > 1:
-        return words[1]
-    return ""
-
-
-def _next(dossier: Dossier, progress: Sequence[Progress]) -> list[str]:
-    latest = next(
-        (row for row in reversed(dossier.journal) if _command_of(row) in (*ORDER, "triage")), None
-    )
-    if latest is not None and not _stands(latest):
-        return [_command_of(latest)]
-    verdict = dossier.verdict
-    if verdict is None:
-        skipped = ("replay", "branch") if dossier.facts.get(HARNESS) == "" else ()
-        left = (item.step for item in progress if item.state != "done" and item.step not in skipped)
-        return [next(left, "bisect")]
-    if verdict.kind not in CONCLUSIVE and verdict.next_experiment:
-        return _proposal(verdict.next_experiment)
-    bisect, report = progress[ORDER.index("bisect")], progress[ORDER.index("report")]
-    stale = report.state != "done" or -1 < report.number < bisect.number
-    if stale:
-        return ["report"]
-    return ["verify"]
-
-
-def _proposal(experiment: str) -> list[str]:
-    if experiment.startswith("spiketriage "):
-        return shlex.split(experiment)
-    return ["branch", "--experiment", experiment]
-
-
-def _command(
-    words: list[str], run_folder: Path, incidents: Path | None, incident: str | None
-) -> str:
-    if words[0] == "spiketriage":
-        return shlex.join(words)
-    chosen = None if words[0] == "freeze" else incident
-    return next_step.command(words[0], run_folder, incidents, chosen, *words[1:])
 
 
 def _untouched(run_folder: Path, incidents: Path | None) -> StepResult:
@@ -184,7 +64,7 @@ def _untouched(run_folder: Path, incidents: Path | None) -> StepResult:
         verdict="",
         lines=(f"run {run_folder}: nothing is frozen yet",),
         data={"run": str(run_folder), "folder": None, "steps": []},
-        next_commands=(_command(["freeze"], run_folder, incidents, None),),
+        next_commands=(next_step.command("freeze", run_folder, incidents),),
     )
 
 
@@ -230,11 +110,11 @@ def _anchors(anchors: Anchors) -> list[str]:
 
 
 def _table(progress: Sequence[Progress]) -> list[str]:
-    told = [item.result or item.state for item in progress]
-    width = max(8, *map(len, told))
+    states = [item.result or item.state for item in progress]
+    width = max(8, *map(len, states))
     return [
         f"  {item.step:<7} {text:<{width}} {item.at}".rstrip()
-        for item, text in zip(progress, told, strict=True)
+        for item, text in zip(progress, states, strict=True)
     ]
 
 

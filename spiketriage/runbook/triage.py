@@ -15,10 +15,10 @@ from spiketriage.diagnosis.replaying import REPLAY
 from spiketriage.errors import RefusedError, TrialError
 from spiketriage.evidence.progress import say
 from spiketriage.incident import store
+from spiketriage.incident.next_step import command
 from spiketriage.nouns.incident import StepResult
 from spiketriage.report import write as report
 from spiketriage.runbook import bisect, branch, check, freeze, hash, replay
-from spiketriage.runbook.next_step import command
 
 INTEGRITY, PARTIAL, CHILD_FAILED = 4, 6, 7
 EXPLAINED = ("established", "supported")  # a verdict that accounts for what hash found

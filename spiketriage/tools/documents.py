@@ -19,12 +19,12 @@ import numpy as np
 from spiketriage.diagnosis.findings import counted
 from spiketriage.errors import EvidenceError, UsageError
 from spiketriage.evidence.progress import say
+from spiketriage.incident import next_step
 from spiketriage.nouns.data import MeasuredDocument
 from spiketriage.nouns.incident import StepResult
 from spiketriage.nouns.series import Integers
 from spiketriage.readers.data.stores import STORES, DataStore
 from spiketriage.readers.look import best, look
-from spiketriage.runbook import next_step
 from spiketriage.tools.document_oddity import (
     MEASURES,
     MIN_PEERS,

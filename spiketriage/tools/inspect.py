@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from spiketriage.errors import EvidenceError
+from spiketriage.incident import next_step
 from spiketriage.nouns.checkpoint import CheckpointFacts
 from spiketriage.nouns.incident import StepResult
 from spiketriage.readers.checkpoints.formats import Layout
@@ -23,7 +24,6 @@ from spiketriage.readers.scan.run import measure
 from spiketriage.readers.scan.spread import NOT_MEASURED
 from spiketriage.readers.telemetry.formats import LogFormat
 from spiketriage.readers.telemetry.series.names import DEFAULT
-from spiketriage.runbook import next_step
 from spiketriage.tools import describe
 from spiketriage.tools.inventory import inventory
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from spiketriage.errors import EvidenceError
+from spiketriage.incident import next_step
 from spiketriage.nouns.incident import StepResult
 from spiketriage.readers.discover import Claim, Discovery, kinds
 from spiketriage.readers.telemetry.series.names import DEFAULT
-from spiketriage.runbook import next_step
 from spiketriage.tools import describe
 
 if TYPE_CHECKING:

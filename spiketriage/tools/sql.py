@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from spiketriage.errors import Exit, UsageError
+from spiketriage.incident import next_step
 from spiketriage.incident.query import QueryResult, query
 from spiketriage.incident.store import find
 from spiketriage.nouns.incident import StepResult
-from spiketriage.runbook import next_step
 
 Cell = Any  # what JSON can hold
 MAX_ROWS = 200  # on paper; JSON has them all

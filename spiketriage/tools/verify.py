@@ -8,7 +8,6 @@ This module never takes the lease, never writes, and never follows a manifest's 
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +17,13 @@ from spiketriage import digests
 from spiketriage.errors import EvidenceError, Exit
 from spiketriage.evidence import layout
 from spiketriage.evidence.bag import MANIFEST, TAG_MANIFEST
+from spiketriage.incident import next_step
 from spiketriage.incident.audit import audit
 from spiketriage.incident.store import Incident, find
 from spiketriage.nouns.incident import Artifact, Dossier, StepResult
 
 _IN_PLACE = (
     "pinned",
-    "marker",
     "referenced",
 )  # kept where they are, so somebody else may change them
 
@@ -69,17 +68,10 @@ def run(
             summary,
         ),
         data={"problems": problems, "covered": covered, "deep": deep},
-        next_commands=() if deep else (_deeper(run_folder, incidents, found),),
+        next_commands=()
+        if deep
+        else (next_step.command("verify", run_folder, incidents, found.id, "--deep"),),
     )
-
-
-def _deeper(run_folder: Path, incidents: Path | None, found: Incident) -> str:
-    if incidents is None:
-        elsewhere = []
-    else:
-        elsewhere = ["--incidents", str(incidents)]
-    words = ["spiketriage", "verify", str(run_folder), *elsewhere, "--incident", found.id, "--deep"]
-    return shlex.join(words)
 
 
 def _examine(found: Incident, run_folder: Path, *, deep: bool) -> tuple[Examined, ...]:

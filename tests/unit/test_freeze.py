@@ -23,6 +23,7 @@ from spiketriage.evidence import layout
 from spiketriage.evidence.frozen import load_view
 from spiketriage.evidence.gather import COPIERS, gather
 from spiketriage.incident import store
+from spiketriage.incident.query import query
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.native import read_segment
 from spiketriage.runbook import check, freeze
@@ -76,6 +77,29 @@ def test_a_spike_gets_onset_known_good_and_a_bag(tmp_path):
     assert found.facts["num_ranks"] == "2"
     assert found.facts["last_step"] == "120"
     assert snapshot(run) == before
+
+
+def test_what_was_measured_of_the_generations_can_be_asked_in_sql(tmp_path):
+    run = write_run(tmp_path / "run", spike_at=110)
+    frozen(run)
+    place = store.find(run, incidents=None, wanted=None)
+    asked = query(place, "SELECT name, step, nonfinite FROM latest_generations WHERE complete")
+    assert asked.columns == ("name", "step", "nonfinite")
+    assert asked.rows == (
+        ("step-000040", 40, []),
+        ("step-000080", 80, []),
+        ("step-000120", 120, []),
+    )
+    digests = query(
+        place,
+        "SELECT name, cardinality(file_digests) > 0 AS was_read FROM latest_generations",
+    )
+    # what is not older than the onset is no candidate, so that a freeze does not read it
+    assert digests.rows == (("step-000040", True), ("step-000080", True), ("step-000120", False))
+    spike = query(place, "SELECT onset, suspect FROM latest_spikes")
+    assert spike.rows == ((110, 110),)
+    ended = query(place, "SELECT is_whole, gaps FROM latest_freezes")
+    assert ended.rows == ((True, []),)
 
 
 def test_the_bag_holds_exactly_the_copied_files_with_their_digests(tmp_path):

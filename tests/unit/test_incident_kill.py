@@ -70,9 +70,9 @@ def check_whole(incident: Incident, said: list[str]) -> None:
     """Nothing that was reported as committed is lost, and no commit shows in part."""
     seen = incident.dossier()
     if said:
-        assert int(seen.facts["count"]) >= int(said[-1])
-    if "count" in seen.facts:
-        part = seen.facts["count"]
+        assert int(seen.facts["num_alarms"]) >= int(said[-1])
+    if "num_alarms" in seen.facts:
+        part = seen.facts["num_alarms"]
         assert [row.seen for row in seen.findings] == [part]
         assert [row.loss for row in seen.steps] == [float(part)] * 50
     assert audit(incident) == ()
@@ -81,15 +81,15 @@ def check_whole(incident: Incident, said: list[str]) -> None:
 def work_on(incident: Incident) -> None:
     """What the next command does; afterwards nothing of the killed one lies about."""
     with incident.session(ARGV) as session:
-        session.fact("next", "works")
-    assert incident.dossier().facts["next"] == "works"
+        session.fact("trigger", "works")
+    assert incident.dossier().facts["trigger"] == "works"
     assert sorted(path.name for path in incident.folder.iterdir()) == ["incident.duckdb"]
 
 
 def test_kill_at_random_moments_of_a_loop_of_sessions(child: Child, incident: Incident) -> None:
     moments = random.Random(3)
     for _ in range(8):
-        count = int(incident.dossier().facts.get("count", "-1")) // 2 + 1
+        count = int(incident.dossier().facts.get("num_alarms", "-1")) // 2 + 1
         answer = child.ask(
             do="loop", incident=str(incident.folder), after_s=moments.uniform(0, 0.15), count=count
         )
@@ -155,7 +155,7 @@ def test_the_second_command_is_told_who_holds_the_incident(incident: Incident) -
 
 def test_an_open_reader_blocks_nobody_and_keeps_its_rows(incident: Incident) -> None:
     with incident.session(ARGV) as session:
-        session.fact("when", "before")
+        session.fact("frozen_at", "before")
     code = (
         "import duckdb, sys\n"
         f"connection = duckdb.connect({str(incident.folder / 'incident.duckdb')!r}, "
@@ -173,8 +173,8 @@ def test_an_open_reader_blocks_nobody_and_keeps_its_rows(incident: Incident) -> 
         assert reader.stdout.readline() == "before\n"
         for value in ("during", "after"):
             with incident.session(ARGV) as session:
-                session.fact("when", value)
-        assert incident.dossier().facts["when"] == "after"
+                session.fact("frozen_at", value)
+        assert incident.dossier().facts["frozen_at"] == "after"
         reader.stdin.write("\n")
         reader.stdin.flush()
         assert reader.stdout.readline() == "before\n"
@@ -184,7 +184,7 @@ def test_a_colleague_who_writes_makes_reading_busy_and_loses_nothing_of_ours(
     incident: Incident,
 ) -> None:
     with incident.session(ARGV) as session:
-        session.fact("ours", "1")
+        session.fact("run_id", "1")
     code = (
         "import duckdb, sys\n"
         f"connection = duckdb.connect({str(incident.folder / 'incident.duckdb')!r})\n"
@@ -199,5 +199,5 @@ def test_a_colleague_who_writes_makes_reading_busy_and_loses_nothing_of_ours(
         with pytest.raises(BusyError, match=f"process {writer.pid} "):
             incident.dossier()
         with incident.session(ARGV) as session:
-            session.fact("ours", "2")
-        assert incident.dossier().facts == {"ours": "2"}
+            session.fact("run_id", "2")
+        assert incident.dossier().facts == {"run_id": "2"}

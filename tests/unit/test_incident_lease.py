@@ -120,7 +120,7 @@ def test_a_process_that_lost_its_lease_cannot_commit(incident: Incident) -> None
     path = incident.folder / "lease.json"
     session = incident.session(ARGV)
     session.__enter__()
-    session.fact("late", "yes")
+    session.fact("trigger", "yes")
     path.write_text(json.dumps({**json.loads(path.read_text()), "host": "node17"}))
     with pytest.raises(BusyError, match="on host node17"):
         session.commit()

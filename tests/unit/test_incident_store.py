@@ -256,8 +256,8 @@ def test_a_path_that_is_not_utf8_comes_back_as_it_was_and_reads_as_escapes() -> 
     name = b"shard-\xff.bin".decode("utf-8", "surrogateescape")
     with new_incident() as incident:
         with incident.session(ARGV) as session:
-            session.fact("shard", name)
-        assert stored(incident).facts == {"shard": name}
+            session.fact("run_id", name)
+        assert stored(incident).facts == {"run_id": name}
         (row,) = query(incident, "SELECT value FROM facts").rows
         assert row == ("shard-\\udcff.bin",)
 
@@ -266,33 +266,33 @@ def test_newer_rows_supersede_and_keep_the_place_of_the_first() -> None:
     with new_incident() as incident:
         with incident.session(ARGV) as session:
             session.findings([finding("a", seen="1"), finding("b", seen="1")])
-            session.fact("key", "old")
+            session.fact("trigger", "old")
         with incident.session(ARGV) as session:
             session.findings(
                 [finding("a", seen="2"), finding("c", seen="1"), finding("a", seen="3")]
             )
-            session.fact("key", "new")
+            session.fact("trigger", "new")
         seen = stored(incident)
     assert [(row.name, row.seen) for row in seen.findings] == [("a", "3"), ("b", "1"), ("c", "1")]
-    assert seen.facts == {"key": "new"}
+    assert seen.facts == {"trigger": "new"}
 
 
 def test_rows_show_only_after_a_commit() -> None:
     with new_incident() as incident:
         with incident.session(ARGV) as session:
-            session.fact("first", "1")
+            session.fact("first_step", "1")
             assert stored(incident).facts == {}
             session.commit()
-            session.fact("second", "2")
-            assert stored(incident).facts == {"first": "1"}
-        assert stored(incident).facts == {"first": "1", "second": "2"}
+            session.fact("last_step", "2")
+            assert stored(incident).facts == {"first_step": "1"}
+        assert stored(incident).facts == {"first_step": "1", "last_step": "2"}
 
 
 def fail_halfway(incident: Incident) -> None:
     with incident.session(ARGV) as session:
-        session.fact("kept", "1")
+        session.fact("run", "1")
         session.commit()
-        session.fact("dropped", "1")
+        session.fact("run_id", "1")
         raise UsageError("three wheels")
 
 
@@ -301,7 +301,7 @@ def test_an_error_drops_the_rows_since_the_last_commit_and_is_journaled() -> Non
         with pytest.raises(UsageError, match="three wheels"):
             fail_halfway(incident)
         seen = stored(incident)
-    assert seen.facts == {"kept": "1"}
+    assert seen.facts == {"run": "1"}
     assert [(row.outcome, row.exit_code) for row in seen.journal] == [
         ("UsageError: three wheels", 2)
     ]
@@ -312,7 +312,7 @@ def test_the_journal_holds_a_row_a_command_with_its_exit_code() -> None:
         with incident.session(ARGV) as session:
             session.exit_code = 1
         with incident.session(ARGV, journal=False) as session:
-            session.fact("quiet", "yes")
+            session.fact("trigger", "yes")
         with incident.session(ARGV):
             pass
         seen = stored(incident)
@@ -320,7 +320,7 @@ def test_the_journal_holds_a_row_a_command_with_its_exit_code() -> None:
         (1, "spiketriage check 'a run'", 1),
         (2, "spiketriage check 'a run'", 0),
     ]
-    assert seen.facts == {"quiet": "yes"}
+    assert seen.facts == {"trigger": "yes"}
 
 
 def test_incidents_are_named_by_utc_minute_and_step_and_never_collide(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def incident(tmp_path: Path) -> Incident:
     os.link(tmp_path / "data" / "shard-1.bin", evidence / "pinned" / "data" / "shard-1.bin")
     for command in ("freeze", "hash", "check"):
         with made.session(["spiketriage", command]) as session:
-            session.fact(f"by {command}", "yes")
+            session.fact("trigger", f"written by {command}")
             session.findings(
                 [Finding(name=command, outcome="agrees", summary="s", magnitude=float("nan"))]
             )

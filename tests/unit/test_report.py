@@ -310,11 +310,9 @@ def test_the_next_command_keeps_the_folders_as_typed(tmp_path, monkeypatch):
     result = write.run(
         Path("run"), incidents=Path("inc"), incident=None, argv=["spiketriage", "report"]
     )
-    assert result.next_commands == (f"spiketriage check run --incidents inc --incident {found.id}",)
+    assert result.next_commands == (f"spiketriage hash run --incidents inc --incident {found.id}",)
     text = Path(result.data["report"]["md"]).read_text()
-    assert (
-        f"spiketriage check /runs/run --incidents '/else where/inc' --incident {found.id}" in text
-    )
+    assert f"spiketriage hash /runs/run --incidents '/else where/inc' --incident {found.id}" in text
 
 
 def test_plots_that_no_longer_apply_are_dropped_and_other_files_are_kept(tmp_path):

@@ -164,11 +164,9 @@ def test_an_undecided_verdict_asks_for_its_experiment(
 ) -> None:
     run = tmp_path / "run"
     did(incident, "freeze", str(run))
-    did(incident, "bisect", str(run), exit_code=5, verdict=verdict("undetermined", None, "skip"))
-    assert (
-        following(run, incident.id[:12])
-        == f"spiketriage branch {run} --experiment skip --incident {incident.id[:12]}"
-    )
+    proposal = f"spiketriage branch {run} --experiment skip --incident {incident.id}"
+    did(incident, "bisect", str(run), exit_code=5, verdict=verdict("undetermined", None, proposal))
+    assert following(run) == proposal
 
 
 def test_what_speaks_against_the_run_and_the_verdict_are_shown(
