@@ -15,6 +15,45 @@ import pytest
 from rehearsed import Rehearsed, planted, rehearse
 
 
+# What rehearses a run, and whole files whose tests start commands, ranks or frameworks by the dozen: they are
+# left out of the fast tier, `pytest -m "not slow"`, which takes at most 90 s on two cores.
+REHEARSED = {"bitrot_run", "flip_run"}
+SLOW_FILES = {
+    "test_adding.py",
+    "test_bare_environment.py",
+    "test_check.py",
+    "test_cluster.py",
+    "test_end_to_end.py",
+    "test_foreign_runs.py",
+    "test_freeze.py",
+    "test_generation_ranks.py",
+    "test_generation_save.py",
+    "test_guard_ranks.py",
+    "test_hash.py",
+    "test_incident_kill.py",
+    "test_job_pages.py",
+    "test_kill.py",
+    "test_plain_loop.py",
+    "test_real_stacks.py",
+    "test_recorder_crash.py",
+    "test_recorder_ranks.py",
+    "test_rehearsal.py",
+    "test_rehearsal_defenses.py",
+    "test_rehearsal_model.py",
+    "test_runbooks.py",
+    "test_stabilizers_ranks.py",
+    "test_unknown_files.py",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what rests on a rehearsed run, and the files above."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if item.path.name in SLOW_FILES or fixtures & REHEARSED:
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-runbooks", action="store_true", help="rewrite the output shown in runbooks/*.md"
