@@ -9,12 +9,16 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
+import re
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from rehearsed import Rehearsed, planted, rehearse
 
-
+MISSING = re.compile(
+    r"No module named '(torch|transformers|accelerate|lightning|tensorboard|dask|distributed)\b"
+)
 # What rehearses a run, and whole files whose tests start commands, ranks or frameworks by the dozen: they are
 # left out of the fast tier, `pytest -m "not slow"`, which takes at most 90 s on two cores.
 REHEARSED = {"bitrot_run", "flip_run"}
@@ -59,8 +63,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-runbooks", action="store_true", help="rewrite the output shown in runbooks/*.md"
     )
     parser.addoption(
-        "--update-surface", action="store_true", help="rewrite fixtures/cli-surface.txt"
+        "--update-surface",
+        action="store_true",
+        help="rewrite fixtures/cli-surface.txt and the generated tables in docs/",
     )
+    parser.addoption(
+        "--without-torch",
+        action="store_true",
+        help="skip what needs torch or a framework, where none is installed",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """With `--without-torch`, a file that cannot be imported for want of torch is skipped and not an error."""
+    report = yield
+    if report.failed and collector.config.getoption("--without-torch"):
+        missing = MISSING.search(str(report.longrepr))
+        if missing:
+            report.outcome = "skipped"
+            report.longrepr = (str(collector.path), None, f"Skipped: needs {missing[1]}")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With `--without-torch`, a test that fails for want of torch, here or in a child, is skipped."""
+    report = yield
+    if report.failed and item.config.getoption("--without-torch"):
+        missing = MISSING.search(str(report.longrepr))
+        if missing:
+            report.outcome = "skipped"
+            report.longrepr = (str(item.path), None, f"Skipped: needs {missing[1]}")
+    return report
 
 
 @pytest.fixture(scope="session")
