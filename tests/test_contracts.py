@@ -7,7 +7,6 @@ It never lists a member by name.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import sys
 from dataclasses import replace
@@ -17,20 +16,22 @@ from typing import Any
 
 import pytest
 from command_line import call
+from emitters import EMITTED, emitters
 from run_folder import write_run
 from synthetic_view import SyntheticRun
 
 import spiketriage
-from spiketriage.diagnosis import causes
-from spiketriage.diagnosis import replaying as replaying_source
-from spiketriage.diagnosis.cause import HUMAN, NEUTRAL, Cause
+from spiketriage.diagnosis.cause import Cause
 from spiketriage.diagnosis.causes import CAUSES
+from spiketriage.diagnosis.causes.data import DATA
+from spiketriage.diagnosis.causes.numerics import NUMERICS
+from spiketriage.diagnosis.causes.optimization import OPTIMIZATION
+from spiketriage.diagnosis.causes.systems import SYSTEMS
 from spiketriage.diagnosis.checks import CHECKS, continuity
 from spiketriage.diagnosis.experiment import Arm, lint
 from spiketriage.diagnosis.experiments import EXPERIMENTS
-from spiketriage.diagnosis.plan import REPLAY
+from spiketriage.diagnosis.role import TESTS_CAUSES, stamp
 from spiketriage.errors import RefusedError
-from spiketriage.evidence import shard_digests
 from spiketriage.evidence.collectors import COLLECTORS
 from spiketriage.practice.rehearsal.faults import FAULTS
 from spiketriage.runbook.check import check_all
@@ -41,7 +42,7 @@ PACKAGE = Path(spiketriage.__file__).parent
 OUTCOMES = {"agrees", "differs", "nonfinite"}
 TUPLES: dict[str, tuple[str, ...]] = {
     "CHECKS": tuple(member.NAME for member in CHECKS),
-    "EXPERIMENTS": tuple(member.NAME for member in EXPERIMENTS),
+    "EXPERIMENTS": tuple(member.name for member in EXPERIMENTS),
     "CAUSES": tuple(member.name for member in CAUSES),
     "FAULTS": tuple(member.NAME for member in FAULTS),
     "COLLECTORS": tuple(member.name for member in COLLECTORS),
@@ -57,55 +58,11 @@ FOLDERS = {
 }
 
 
-def cause_files() -> dict[str, Path]:
-    """File of each cause, by the cause's name."""
-    found = {}
-    for path in sorted(Path(causes.__file__).parent.glob("*/*.py")):
-        name = f"spiketriage.diagnosis.causes.{path.parent.name}.{path.stem}"
-        if path.stem != "__init__":
-            __import__(name)
-            found[sys.modules[name].CAUSE.name] = path
-    return found
-
-
-def emitted() -> set[str]:
-    """Every finding's name that a check really gives on a run, and those of experiments, replay and hash."""
-    given = {finding.name for finding in check_all(SyntheticRun().view(suspect=70))}
-    replaying = constants(Path(replaying_source.__file__))
-    return {
-        *given,
-        REPLAY,
-        *(name for name in NEUTRAL if name in replaying | experiments()),
-        shard_digests.IDENTITY,
-        shard_digests.SHARDS,
-        *TUPLES["EXPERIMENTS"],
-    }
-
-
-def experiments() -> set[str]:
-    """Every text in the files of the experiments.
-
-    A replay's second finding is named in one of them.
-    """
-    folder = PACKAGE / "diagnosis"
-    return set().union(
-        *map(constants, [*folder.glob("experiments/*.py"), folder / "experiment.py"])
-    )
-
-
-def constants(path: Path) -> set[str]:
-    """Every string constant of a source file."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
-
-
 def as_module(member: object) -> ModuleType:
-    assert isinstance(member, ModuleType)
-    return member
+    """The file of a member: itself, or where the kind of a row in a table stands."""
+    if isinstance(member, ModuleType):
+        return member
+    return sys.modules[type(member).__module__]
 
 
 @pytest.mark.parametrize("name", TUPLES)
@@ -122,10 +79,11 @@ def test_each_file_of_a_folder_is_a_member_and_each_member_a_file(folder: Path) 
     assert {Path(str(as_module(member).__file__)) for member in FOLDERS[folder]} == files
 
 
-def test_each_cause_file_is_a_member_and_lies_in_the_folder_of_its_class() -> None:
-    files = cause_files()
-    assert set(files) == set(TUPLES["CAUSES"])
-    assert [c.name for c in CAUSES if files[c.name].parent.name != c.cause_class] == []
+def test_each_cause_stands_in_the_table_of_its_class() -> None:
+    tables = {"data": DATA, "optimization": OPTIMIZATION, "numerics": NUMERICS, "systems": SYSTEMS}
+    for cause_class, table in tables.items():
+        assert {cause.cause_class for cause in table} == {cause_class}
+    assert tuple(cause for table in tables.values() for cause in table) == CAUSES
 
 
 @pytest.mark.parametrize(
@@ -139,16 +97,40 @@ def test_each_member_says_what_it_is_and_what_it_never_does(member: object) -> N
     assert text.count(".") + text.count(";") >= 2
 
 
+def test_each_finding_is_declared_once() -> None:
+    names = [name for emits in emitters() for name in emits]
+    assert [name for name in names if names.count(name) > 1] == []
+
+
+def test_what_a_check_gives_on_a_run_is_what_it_declares() -> None:
+    view = SyntheticRun().view(suspect=70)
+    for check in CHECKS:
+        findings = check.run(view)
+        assert {finding.name for finding in findings} <= set(check.EMITS)
+        assert stamp(findings, check.EMITS) == tuple(
+            finding for finding in check_all(view) if finding.name in check.EMITS
+        )
+    with pytest.raises(AssertionError, match="is emitted and not declared"):
+        stamp(CHECKS[0].run(view), {})
+
+
+@pytest.mark.parametrize("name", EMITTED)
+def test_each_finding_that_tests_causes_is_spoken_of_by_one(name: str) -> None:
+    if EMITTED[name].role == TESTS_CAUSES:
+        mentions = [cause.name for cause in CAUSES if cause.predicted(name, spiked=True)]
+        assert mentions, "no cause predicts it, so it can only stand beside verdicts"
+
+
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
 def test_each_name_in_a_cause_is_a_finding_that_something_gives(cause: Cause) -> None:
-    known = emitted() | set(HUMAN)
-    named = {*cause.predicts, *cause.decides, *cause.decides_on_spike, *cause.located_by}
-    assert sorted(named - known) == []
+    known = {*EMITTED, *cause.by_hand}
+    named = {*cause.predicts, *cause.predicts_on_spike, *cause.deciding(spiked=True)}
+    assert sorted((named | set(cause.located_by)) - known) == []
+    assert set(cause.by_hand).isdisjoint(EMITTED)
     assert cause.decides
     assert cause.located_by
     assert cause.summary
     assert cause.repair
-    assert cause.control
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
@@ -162,8 +144,8 @@ def test_each_prediction_is_an_outcome_at_a_place_that_exists(cause: Cause) -> N
 
 
 def test_no_two_causes_predict_the_same() -> None:
-    told = [(sorted(cause.predicts.items()), sorted(cause.decides)) for cause in CAUSES]
-    assert [one for one in told if told.count(one) > 1] == []
+    predictions = [(sorted(cause.predicts.items()), sorted(cause.decides)) for cause in CAUSES]
+    assert [each for each in predictions if predictions.count(each) > 1] == []
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.NAME)
@@ -172,21 +154,22 @@ def test_each_fault_names_the_cause_that_it_must_be_traced_to(fault: Any) -> Non
     assert fault.ABOUT
     if fault.CAUSE is not None:
         assert fault.CAUSE == fault.NAME
-        assert cause_files()[fault.CAUSE].stem == fault.NAME.replace("-", "_")
+        assert fault.CAUSE in TUPLES["CAUSES"]
     else:
         controls = {cause.name for cause in CAUSES if cause.verdict == "expected-behaviour"}
         assert fault.NAME == "healthy" or fault.NAME in controls
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.NAME)
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
 def test_each_experiment_is_refused_with_a_second_factor_and_with_none(experiment: Any) -> None:
     values = {
         "state": "step-000040@41",
         "batch": "step 7",
         **dict.fromkeys(("code", "loader"), "reference"),
     }
-    assert experiment.FACTOR in Factors.__dataclass_fields__
-    assert experiment.ABOUT
+    assert experiment.factor in Factors.__dataclass_fields__
+    assert experiment.about
+    assert experiment.missing
     control = Trial(
         kind="replay",
         purpose="",
@@ -205,14 +188,14 @@ def test_each_experiment_is_refused_with_a_second_factor_and_with_none(experimen
             ),
         )
 
-    lint(experiment, varied(experiment.FACTOR))
-    second = next(name for name in Factors.__dataclass_fields__ if name != experiment.FACTOR)
+    lint(experiment, varied(experiment.factor))
+    second = next(name for name in Factors.__dataclass_fields__ if name != experiment.factor)
     for plan, told in (
-        (varied(experiment.FACTOR, second), second),
+        (varied(experiment.factor, second), second),
         (varied(second), second),
         (varied(), "nothing"),
     ):
-        with pytest.raises(RefusedError, match=f"{experiment.FACTOR}.*{told}") as caught:
+        with pytest.raises(RefusedError, match=f"{experiment.factor}.*{told}") as caught:
             lint(experiment, plan)
         assert caught.value.exit_code == 3
 

@@ -8,38 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spiketriage.nouns.incident import CauseClass, VerdictKind
+from spiketriage.diagnosis.role import TESTS_CAUSES
+from spiketriage.nouns.incident import CauseClass, Role, VerdictKind
 
 ANY = ("agrees", "differs", "nonfinite")
 
-# Findings that speak only to the causes that mention them: what one changed factor did to the
-# spike, how replays relate to each other.
-NEUTRAL = (
-    "replay-spike",
-    "replay-determinism",
-    "later-window",
-    "loader-heals",
-    "code-heals",
-    "kernel-heals",
-    "precision-heals",
-)
-
-# Findings that speak against the run and about no cause in particular: no cause is contradicted by
-# them, and none is supported.
-ASIDE = (
-    "stored-finiteness",
-    "stored-steps",
-    "stored-values",
-    "series-trust",
-    "system-events",
-    "collectives",
-)
-
-# Cells that only a person can fill, so that a cause which needs one is never more than a candidate.
-HUMAN = ("index-restored",)
-
-# A fault that happened once: replays agree with each other bit for bit, and what spiked in
-# production does not in them.
+# A fault that happened once: replays agree with each other bit for bit, and do not spike as
+# production did.
 ONCE: dict[str, tuple[str, ...]] = {"replay-spike": ("agrees",), "replay-determinism": ("agrees",)}
 
 # What a fault of state, machine or restart leaves open: batches may or may not look odd on top of
@@ -62,6 +37,7 @@ RANKS_APART: dict[str, tuple[str, ...]] = {
     "ranks-counters": ANY,
     "ranks-optimizer": ANY,
     "ranks-params-after": ANY,
+    "later-window": ANY,
 }
 
 
@@ -70,12 +46,13 @@ class Cause:
     """One root cause.
 
     `predicts` maps a finding's name to the outcomes that this cause allows: an outcome,
-    `outcome@<stage or field>`, or `outcome@<stage>#1` for one rank alone; a finding that is not
-    named must agree, unless it is in `NEUTRAL` or `ASIDE`. `predicts_on_spike` replaces that where
-    something spiked, which the cause must then explain. `decides` are the cells that must be tested
-    before the cause may be named, `decides_on_spike` those that count only when something spiked.
-    `located_by` are findings whose place is the cause's place, best first. `needs_spike` is set
-    where silence excludes the cause; `verdict` for causes that are no fault.
+    `outcome@<stage or field>`, or `outcome@<stage>#1` for one rank alone. `predicts_on_spike`
+    replaces that where something spiked, which the cause must then explain. `decides` are the cells
+    that must be tested before the cause may be named, `decides_on_spike` those that count only when
+    something spiked, and `by_hand` those of them that only a person can fill; a deciding cell of
+    which nothing is predicted must agree. `located_by` are findings whose place is the cause's
+    place, best first. `needs_spike` is set where silence excludes the cause; `verdict` for causes
+    that are no fault.
     """
 
     name: str
@@ -85,16 +62,33 @@ class Cause:
     predicts_on_spike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     decides: tuple[str, ...]
     decides_on_spike: tuple[str, ...] = ()
+    by_hand: tuple[str, ...] = ()
     located_by: tuple[str, ...] = ()
     needs_spike: bool = False
     repair: str
-    control: str
     verdict: VerdictKind | None = None
 
-    def allows(self, finding: str, *, spiked: bool) -> tuple[str, ...]:
-        """Outcomes that this cause allows for `finding`; a spike may ask for more."""
-        default = ANY if finding in NEUTRAL + ASIDE else ("agrees",)
-        expected = self.predicts.get(finding, default)
+    def deciding(self, *, spiked: bool) -> tuple[str, ...]:
+        """Cells that must be tested before this cause may be named."""
         if spiked:
-            return self.predicts_on_spike.get(finding, expected)
-        return expected
+            return (*self.decides, *self.decides_on_spike, *self.by_hand)
+        return self.decides
+
+    def predicted(self, finding: str, *, spiked: bool) -> tuple[str, ...] | None:
+        """Outcomes that this cause allows for `finding`; None where it says nothing of it."""
+        if spiked and finding in self.predicts_on_spike:
+            return self.predicts_on_spike[finding]
+        if finding in self.predicts:
+            return self.predicts[finding]
+        if finding in self.deciding(spiked=spiked):
+            return ("agrees",)
+        return None
+
+    def allows(self, finding: str, role: Role, *, spiked: bool) -> tuple[str, ...]:
+        """Outcomes of a finding of this role that this cause can live with."""
+        expected = self.predicted(finding, spiked=spiked)
+        if expected is not None:
+            return expected
+        if role == TESTS_CAUSES:
+            return ("agrees",)
+        return ANY

@@ -7,61 +7,21 @@ ends them with us.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from spiketriage import durable
+from spiketriage.diagnosis.answer import Answer
+from spiketriage.diagnosis.leash import run_leashed, torchrun
+from spiketriage.diagnosis.site import Site
 from spiketriage.digests import of_file
 from spiketriage.errors import CorruptFileError, EvidenceError, TrialError
 from spiketriage.nouns.incident import TrialRow
-from spiketriage.nouns.telemetry import Identity, LoadRecord, StepRecord
 from spiketriage.readers.telemetry.run.native import read_segment
 from spiketriage.wire import trial as wire
-from spiketriage.wire.trial import LEASH, Launch, Trial
+from spiketriage.wire.trial import Launch, Trial
 
 LIMIT_S = 3600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """Where trials run: the run, the trials folder, one code folder per value of the factor `code`.
-
-    `digests` are what the frozen manifests say of every generation's files, by generation and path.
-    """
-
-    run: Path
-    trials: Path
-    checkpoints: Path
-    digests: Mapping[str, Mapping[str, str]]
-    harness: str
-    codes: Mapping[str, Path]
-    num_processes: int
-    num_threads: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What one trial answered.
-
-    Its row for the incident, every rank's chain, and what each rank says of itself.
-    """
-
-    trial: Trial
-    row: TrialRow
-    cached: bool
-    steps: tuple[StepRecord, ...]
-    loads: tuple[LoadRecord, ...]
-    identities: tuple[Identity, ...]
-    not_testable: str
-
-    def at(self, rank: int, step: int) -> StepRecord | None:
-        """The record of `step` on `rank`."""
-        return next((r for r in self.steps if r.rank == rank and r.step == step), None)
 
 
 def execute(site: Site, trials: Sequence[Trial]) -> dict[str, Answer]:
@@ -131,44 +91,6 @@ def _launch(site: Site, code: str, trials: Sequence[Trial]) -> None:
             f"{_reason(order)}; its log is {log}",
             hint=f"tail -n 40 {log}",
         )
-
-
-def torchrun(num_processes: int, *program: str) -> list[str]:
-    """The command line that starts `program` on every rank of this machine."""
-    launcher = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={num_processes}",
-    ]
-    return [*launcher, *program]
-
-
-def run_leashed(argv: Sequence[str], log: Path, *, limit_s: float) -> int:
-    """Run processes that end with us, however we end.
-
-    Returns the exit code, their words go to `log`.
-
-    The pipe on their standard input is the leash: it closes when this process is gone.
-    """
-    environment = {**os.environ, LEASH: "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    with (
-        log.open("w", encoding="utf-8") as stream,
-        subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        ) as child,
-    ):
-        try:
-            return child.wait(timeout=limit_s)
-        finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGTERM)
 
 
 def _reason(order: Path) -> str:

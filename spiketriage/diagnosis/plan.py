@@ -1,29 +1,35 @@
-"""Choose what to do next.
-
-The experiments that best split the causes still possible, per step of cost.
+"""Choose what to do next: the experiments that best split the causes still possible, per step.
 
 It proposes and never runs; an experiment that cannot change the verdict is not proposed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spiketriage.diagnosis.cause import Cause
-from spiketriage.diagnosis.experiment import Experiment
-from spiketriage.diagnosis.judge import Case, deciding, weigh
-from spiketriage.diagnosis.launch import unique
+from spiketriage.diagnosis.experiment import Experiment, trials_of
+from spiketriage.diagnosis.judge import Case, suspects_of
+from spiketriage.diagnosis.replaying import REPLAY
 from spiketriage.diagnosis.setting import Setting
+from spiketriage.nouns.incident import ExperimentRow, SettingRow
 
-REPLAY, LATER = "replay", "later-window"
-TWO_BY_TWO = (
-    "suspect-batch/suspect-state",
-    "clean-batch/suspect-state",
-    "suspect-batch/older-state",
-    "clean-batch/older-state",
-    "skip-batch",
-)
+# A deciding cell that is filled brings half of what a pair of causes told apart does: it can end in
+# a name, but need not.
+DECIDING_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What can be tried in one setting: the setting itself, and every experiment by name."""
+
+    setting: SettingRow
+    experiments: Mapping[str, ExperimentRow]
+
+    def is_possible(self, name: str) -> bool:
+        """Whether the setting allows the experiment."""
+        return name in self.experiments and self.experiments[name].possible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,120 +41,116 @@ class Proposal:
     why: str
 
 
-def possible(experiments: Sequence[Experiment], setting: Setting, case: Case) -> tuple[str, ...]:
-    """Names of experiments that this setting allows and that were not done yet.
+def make_plan(experiments: Iterable[Experiment], setting: Setting, basis: str) -> Plan:
+    """Which experiments this setting allows, and what they would cost."""
+    rows: dict[str, ExperimentRow] = {}
+    for experiment in experiments:
+        trials = trials_of(experiment.arms(setting))
+        rows[experiment.name] = ExperimentRow(
+            name=experiment.name,
+            possible=bool(trials),
+            num_steps=sum(trial.num_steps for trial in trials),
+            why="" if trials else experiment.missing,
+            trials=tuple(trial.key for trial in trials),
+            trial_steps=tuple(trial.num_steps for trial in trials),
+        )
+    row = SettingRow(
+        basis=basis,
+        suspect=setting.suspect,
+        alarmed=setting.alarmed,
+        spiked=setting.spiked,
+        unreplayable=setting.unreplayable,
+        replay_steps=setting.replay().num_steps,
+    )
+    return Plan(setting=row, experiments=rows)
 
-    Batch experiments mean something only when the incident spiked and reproduced, and the look at
-    a later window only when it did not: docs/design-reasons.md#the-order-of-experiments.
-    """
-    if setting.unreplayable:
+
+def possible(experiments: Iterable[Experiment], plan: Plan, case: Case) -> tuple[str, ...]:
+    """Names of experiments that could be run now, would mean something, and were not done yet."""
+    if plan.setting.unreplayable:
         return ()
     replay = case.findings.get(REPLAY)
     if replay is None:
         return (REPLAY,)
     reproduced = replay.outcome == "agrees"
-    allowed = []
+    names: list[str] = []
     for experiment in experiments:
-        if experiment.NAME in case.findings or not experiment.arms(setting):
+        if experiment.name in case.findings or not plan.is_possible(experiment.name):
             continue
-        if is_meaningful(experiment, reproduced=reproduced, spiked=setting.spiked):
-            allowed.append(experiment.NAME)
-    return tuple(allowed)
-
-
-def is_meaningful(experiment: Experiment, *, reproduced: bool, spiked: bool) -> bool:
-    """Whether the answer could mean anything, given whether the replay reproduced and something spiked."""
-    if experiment.NAME == LATER:
-        return not reproduced
-    needs_spike = experiment.FACTOR in (
-        "batch",
-        "state",
-        "kernel",
-        "precision",
-    ) or experiment.NAME.endswith("-heals")
-    return reproduced and (spiked or not needs_spike)
+        if experiment.is_meaningful(reproduced=reproduced, spiked=plan.setting.spiked):
+            names.append(experiment.name)
+    return tuple(names)
 
 
 def propose(
-    causes: Sequence[Cause], experiments: Sequence[Experiment], setting: Setting, case: Case
+    causes: Sequence[Cause], experiments: Sequence[Experiment], plan: Plan, case: Case
 ) -> Proposal | None:
     """The next experiments, or None when nothing that can be run would change the verdict."""
-    options = possible(experiments, setting, case)
+    options = possible(experiments, plan, case)
     if not options:
         return None
     if options == (REPLAY,):
         return Proposal(
             experiments=options,
-            num_steps=setting.replay().num_steps,
+            num_steps=plan.setting.replay_steps,
             why="a replay tells what repeats from what happened once; every later experiment "
             "rests on it",
         )
-    alive = [cause for cause in causes if weigh(cause, case).status != "contradicted"]
-    views = {cause.name: weigh(cause, case) for cause in alive}
-    suspects = [cause for cause in alive if views[cause.name].supporting] or alive
-    if not any(name in options for cause in suspects for name in deciding(cause, case)):
+    suspects = suspects_of(causes, case)
+    if not any(_decides(name, suspects, case) for name in options):
         return None
-    return _cheapest_split(suspects, experiments, setting, case, options)
+    left = [experiment for experiment in experiments if experiment.name in options]
+    cells = tuple(experiment.name for experiment in left if experiment.two_by_two)
+    if plan.setting.spiked and cells:
+        return Proposal(
+            experiments=cells,
+            num_steps=cost(plan, cells),
+            why="the 2×2 of state and batch, with skip: it tells batch from state before anything "
+            "dearer is tried",
+        )
+    return _cheapest_split(left, suspects, plan, case)
+
+
+def cost(plan: Plan, names: Iterable[str]) -> int:
+    """Steps that the experiments' trials execute, shared trials counted once."""
+    steps: dict[str, int] = {}
+    for name in names:
+        row = plan.experiments[name]
+        steps.update(zip(row.trials, row.trial_steps, strict=True))
+    return sum(steps.values())
+
+
+def _decides(name: str, suspects: Sequence[Cause], case: Case) -> bool:
+    return any(name in cause.deciding(spiked=case.spiked) for cause in suspects)
 
 
 def _cheapest_split(
-    suspects: Sequence[Cause],
-    experiments: Sequence[Experiment],
-    setting: Setting,
-    case: Case,
-    options: Sequence[str],
-) -> Proposal | None:
-    by_name = {experiment.NAME: experiment for experiment in experiments}
-    if setting.spiked and any(name in options for name in TWO_BY_TWO):
-        chosen = tuple(name for name in TWO_BY_TWO if name in options)
-        why = (
-            "the 2×2 of state and batch, with skip: it tells batch from state before anything "
-            "dearer is tried"
-        )
-        return Proposal(
-            experiments=chosen, num_steps=cost([by_name[n] for n in chosen], setting), why=why
-        )
-    scores = {
-        name: _pairs_split(name, suspects, case) / max(1, cost([by_name[name]], setting))
-        for name in options
-    }
-    best = max(scores, key=lambda name: (scores[name], -options.index(name)))
-    if scores[best] == 0:
-        wanted = [
-            name for name in options if any(name in deciding(cause, case) for cause in suspects)
-        ]
-        if not wanted:
-            return None
-        best = wanted[0]
-    names = ", ".join(cause.name for cause in suspects)
-    # References on the same batches share their control passes: one launch answers all of them.
-    together = tuple(n for n in options if n == best or (_is_reference(best) and _is_reference(n)))
+    left: Sequence[Experiment], suspects: Sequence[Cause], plan: Plan, case: Case
+) -> Proposal:
+    """The experiment that splits most per step, with those that share its control passes."""
+    scores: dict[str, float] = {}
+    for experiment in left:
+        name = experiment.name
+        scores[name] = _worth(experiment, suspects, case) / max(1, plan.experiments[name].num_steps)
+    best = max(left, key=lambda experiment: scores[experiment.name])
+    together = [best]
+    if best.shares_controls:
+        together = [experiment for experiment in left if experiment.shares_controls]
+    names = tuple(experiment.name for experiment in together)
     return Proposal(
-        experiments=together,
-        num_steps=cost([by_name[n] for n in together], setting),
-        why=f"it splits what is left ({names}) at the least cost",
+        experiments=names,
+        num_steps=cost(plan, names),
+        why=f"it splits what is left ({', '.join(cause.name for cause in suspects)}) "
+        "at the least cost",
     )
 
 
-def _is_reference(name: str) -> bool:
-    return name in ("reference-kernel", "reference-precision", "kernel-heals", "precision-heals")
-
-
-def _pairs_split(name: str, suspects: Sequence[Cause], case: Case) -> float:
-    """Pairs of suspects that `name` would tell apart, and a share for every deciding cell that it fills."""
-    options = [set(cause.allows(name, spiked=case.spiked)) for cause in suspects]
-    pairs = sum(
-        1 for i, left in enumerate(options) for right in options[i + 1 :] if not left & right
-    )
-    return pairs + 0.5 * sum(1 for cause in suspects if name in deciding(cause, case))
-
-
-def cost(experiments: Sequence[Experiment], setting: Setting) -> int:
-    """Steps that the experiments' trials execute, shared trials counted once."""
-    trials = unique(
-        trial
-        for e in experiments
-        for arm in e.arms(setting)
-        for trial in (arm.control, arm.variant)
-    )
-    return sum(trial.num_steps for trial in trials)
+def _worth(experiment: Experiment, suspects: Sequence[Cause], case: Case) -> float:
+    """Pairs of suspects that it would tell apart, and a share for every cell that it fills."""
+    name, role = experiment.name, experiment.role
+    outcomes = [set(cause.allows(name, role, spiked=case.spiked)) for cause in suspects]
+    num_pairs = 0
+    for i, left in enumerate(outcomes):
+        num_pairs += sum(left.isdisjoint(right) for right in outcomes[i + 1 :])
+    num_decided = sum(name in cause.deciding(spiked=case.spiked) for cause in suspects)
+    return num_pairs + DECIDING_SHARE * num_decided

@@ -23,7 +23,7 @@ History = Mapping[int, Mapping[int, StepRecord]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankDumps:
-    """The flight-recorder dumps that lay in one folder of the run, one a rank, and where they first disagree."""
+    """The flight-recorder dumps of one folder, one a rank, and where they first disagree."""
 
     folder: str
     num_dumps: int
@@ -55,39 +55,38 @@ class View:
 
     def history(self) -> History:
         """Production by step, then rank."""
-        found: dict[int, dict[int, StepRecord]] = {step: {} for step in self.telemetry.steps}
+        by_step: dict[int, dict[int, StepRecord]] = {step: {} for step in self.telemetry.steps}
         for rank in self.telemetry.ranks:
             for record in self.telemetry.lineage(rank):
-                found[record.step][rank] = record
-        return found
+                by_step[record.step][rank] = record
+        return by_step
 
     def manifests(self) -> tuple[Manifest, ...]:
         """Every readable manifest, oldest first."""
-        known = (generation.manifest for generation in self.generations)
-        return tuple(
-            sorted((m for m in known if m is not None), key=lambda manifest: manifest.step)
-        )
+        manifests: list[Manifest] = []
+        for generation in self.generations:
+            if generation.manifest is not None:
+                manifests.append(generation.manifest)
+        return tuple(sorted(manifests, key=lambda manifest: manifest.step))
 
     def manifest(self, generation: str) -> Manifest | None:
-        """The manifest of one generation by name."""
-        return next((m for m in self.manifests() if m.generation == generation), None)
+        """The manifest of a generation by name."""
+        for manifest in self.manifests():
+            if manifest.generation == generation:
+                return manifest
+        return None
 
     def reference(self, attempt: int) -> Manifest | None:
-        """The manifest that an attempt has to continue.
-
-        Of the generation it loaded, else the run's first.
-        """
+        """The manifest that an attempt has to continue: of what it loaded, else the run's first."""
         manifests = self.manifests()
         for load in self.telemetry.loads:
             if load.attempt == attempt:
                 older = [manifest for manifest in manifests if manifest.step <= load.step]
-                return self.manifest(load.generation) or (older[-1] if older else None)
-        if manifests:
-            return manifests[0]
-        return None
+                return self.manifest(load.generation) or next(reversed(older), None)
+        return next(iter(manifests), None)
 
     def identities(self) -> tuple[AttemptIdentity, ...]:
-        """What each rank's segment says about itself, by attempt and rank, with the attempt's first step."""
+        """What each segment says of itself, by attempt and rank, with the attempt's first step."""
         return tuple(
             AttemptIdentity(
                 attempt=segment.attempt,
@@ -128,7 +127,9 @@ def differing_keys(records: Mapping[int, StepRecord], stage: str) -> tuple[str, 
     says nothing.
     """
     by_rank = {rank: stage_digests(record, stage) for rank, record in records.items()}
-    keys = dict.fromkeys(key for digests in by_rank.values() for key in digests)
+    keys: dict[str, None] = {}
+    for digests in by_rank.values():
+        keys.update(dict.fromkeys(digests))
     return tuple(key for key in keys if _differs(records, by_rank, Link(stage, key)))
 
 
@@ -153,7 +154,7 @@ def documents_of(record: StepRecord) -> tuple[str, ...]:
 
 
 def broken_tensors(earlier: StepRecord, later: StepRecord) -> tuple[str, ...]:
-    """Tensors that are not, before the later step, what the earlier step of the same rank left behind."""
+    """Tensors that are not, before the later step, what the earlier one of this rank left."""
     left = stage_digests(earlier, "params_after")
     found = stage_digests(later, "params_before")
     return tuple(key for key, digest in found.items() if key in left and left[key] != digest)

@@ -14,13 +14,12 @@ from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
 from spiketriage.errors import EvidenceError
 from spiketriage.evidence import frozen as evidence
 from spiketriage.evidence import gaps, layout
+from spiketriage.evidence.hash_findings import GENERATION_DIGESTS as NAME
 from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts
 from spiketriage.nouns.incident import Dossier, Finding, RunSettings, Where
 from spiketriage.readers.checkpoints.generations import read_generation, read_generations
 from spiketriage.readers.scan.spread import unmeasured_path
 from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
-
-NAME = "generation-digests"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,8 @@ from spiketriage import digests
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
 from spiketriage.errors import EvidenceError
 from spiketriage.evidence import gaps, layout
+from spiketriage.evidence.hash_findings import INDEX_IDENTITY as IDENTITY
+from spiketriage.evidence.hash_findings import SHARD_DIGESTS as SHARDS
 from spiketriage.nouns.checkpoint import GenerationFacts
 from spiketriage.nouns.data import DataIndex, Document
 from spiketriage.nouns.file import FileEntry
@@ -23,8 +25,6 @@ from spiketriage.nouns.incident import Dossier, Finding, RunSettings, Where
 from spiketriage.readers.data.native_index import ShardFacts, measure_shard, read_index
 from spiketriage.readers.scan.spread import not_measured, spread, unmeasured_path
 from spiketriage.readers.telemetry.run.sources import read_telemetry
-
-IDENTITY, SHARDS = "index-identity", "shard-digests"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

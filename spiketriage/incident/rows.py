@@ -18,7 +18,9 @@ from spiketriage.nouns.incident import (
     Anchors,
     Artifact,
     CauseView,
+    ExperimentRow,
     Finding,
+    SettingRow,
     StepPoint,
     TrialRow,
     Verdict,
@@ -49,6 +51,8 @@ TABLES: Mapping[str, type[DataclassInstance]] = {
     "trials": TrialRow,
     "steps": StepPoint,
     "verdicts": Verdict,
+    "setting": SettingRow,
+    "experiments": ExperimentRow,
 }
 _ESCAPED_BYTE = re.compile(
     r"\\u(dc[89a-f][0-9a-f])"

@@ -38,6 +38,7 @@ CREATE TABLE findings (
     where_step BIGINT, where_stage VARCHAR, where_key VARCHAR, where_rank BIGINT, where_path VARCHAR,
     where_field VARCHAR,
     expected VARCHAR NOT NULL, seen VARCHAR NOT NULL, magnitude DOUBLE, judged BOOLEAN NOT NULL,
+    role VARCHAR NOT NULL, dates_onset BOOLEAN NOT NULL,
     trials VARCHAR[] NOT NULL,
     nonfinite MAP(VARCHAR, VARCHAR) NOT NULL, digest VARCHAR NOT NULL
 );
@@ -60,13 +61,29 @@ CREATE TABLE steps (
 CREATE TABLE verdicts (
     number BIGINT NOT NULL, command BIGINT NOT NULL,
     kind VARCHAR NOT NULL, cause VARCHAR, cause_class VARCHAR, candidates VARCHAR[] NOT NULL,
+    beside VARCHAR[] NOT NULL,
     explanation VARCHAR NOT NULL,
     where_step BIGINT, where_stage VARCHAR, where_key VARCHAR, where_rank BIGINT, where_path VARCHAR,
     where_field VARCHAR,
     causes STRUCT(
         name VARCHAR, cause_class VARCHAR, status VARCHAR, supporting VARCHAR[], contradicting VARCHAR[],
-        untested VARCHAR[]
+        untested VARCHAR[], unexplained VARCHAR[]
     )[] NOT NULL,
     not_tested VARCHAR[] NOT NULL, repair VARCHAR NOT NULL, next_experiment VARCHAR, steps_executed BIGINT NOT NULL,
+    nonfinite MAP(VARCHAR, VARCHAR) NOT NULL, digest VARCHAR NOT NULL
+);
+
+-- What the experiments start from, and which of them are possible: `bisect` reads these instead of the evidence.
+CREATE TABLE setting (
+    number BIGINT NOT NULL, command BIGINT NOT NULL,
+    basis VARCHAR NOT NULL, suspect BIGINT NOT NULL, alarmed BOOLEAN NOT NULL, spiked BOOLEAN NOT NULL,
+    unreplayable VARCHAR NOT NULL, replay_steps BIGINT NOT NULL,
+    nonfinite MAP(VARCHAR, VARCHAR) NOT NULL, digest VARCHAR NOT NULL
+);
+
+CREATE TABLE experiments (
+    number BIGINT NOT NULL, command BIGINT NOT NULL,
+    name VARCHAR NOT NULL, possible BOOLEAN NOT NULL, num_steps BIGINT NOT NULL, why VARCHAR NOT NULL,
+    trials VARCHAR[] NOT NULL, trial_steps BIGINT[] NOT NULL,
     nonfinite MAP(VARCHAR, VARCHAR) NOT NULL, digest VARCHAR NOT NULL
 );

@@ -25,8 +25,10 @@ from spiketriage.incident.rows import TABLES, Fact, Row, chained, pack
 from spiketriage.nouns.incident import (
     Anchors,
     Artifact,
+    ExperimentRow,
     Finding,
     JournalRow,
+    SettingRow,
     StepPoint,
     TrialRow,
     Verdict,
@@ -131,6 +133,14 @@ class Session:
     def verdict(self, v: Verdict) -> None:
         """Record the verdict; a newer one supersedes it."""
         self._add("verdicts", (v,))
+
+    def setting(self, row: SettingRow) -> None:
+        """Record what the experiments start from; a newer setting supersedes it."""
+        self._add("setting", (row,))
+
+    def experiments(self, rows: Iterable[ExperimentRow]) -> None:
+        """Record what can be tried; a newer row of the same experiment supersedes."""
+        self._add("experiments", rows)
 
     def commit(self) -> None:
         """Make the buffered rows visible in one swap; without any there is nothing to do.

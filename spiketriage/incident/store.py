@@ -69,6 +69,8 @@ class Incident:
             steps=tuple(read["steps"]),
             verdict=next(iter(read["verdicts"]), None),
             journal=journal,
+            setting=next(iter(read["setting"]), None),
+            experiments=tuple(read["experiments"]),
         )
 
     def session(self, argv: Sequence[str], *, journal: bool = True) -> Session:

@@ -27,6 +27,13 @@ QUALIFY row_number() OVER (PARTITION BY attempt, step ORDER BY number DESC) = 1 
 CREATE VIEW latest_verdicts AS
 SELECT *, number AS first_number FROM verdicts QUALIFY row_number() OVER (ORDER BY number DESC) = 1;
 
+CREATE VIEW latest_setting AS
+SELECT *, number AS first_number FROM setting QUALIFY row_number() OVER (ORDER BY number DESC) = 1;
+
+CREATE VIEW latest_experiments AS
+SELECT *, min(number) OVER (PARTITION BY name) AS first_number FROM experiments
+QUALIFY row_number() OVER (PARTITION BY name ORDER BY number DESC) = 1 ORDER BY first_number;
+
 -- One row a command: when, what, how it ended, and how many results it added.
 CREATE VIEW timeline AS
 SELECT number, "at" AS started_at, who, argv, outcome, exit_code, duration_s,

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 Outcome = Literal["agrees", "differs", "nonfinite", "not testable"]
+# What a finding may do to a verdict; `diagnosis.role` says what each of them means.
+Role = Literal["tests causes", "tests the causes that mention it", "against the run"]
 VerdictKind = Literal[
     "established",
     "supported",
@@ -20,6 +22,7 @@ VerdictKind = Literal[
     "unresolved",
     "nothing-found",
 ]
+SETTINGS_NAME = "spiketriage.toml"  # the settings of a run, in its folder
 # the incident's fact that names the run's harness; empty where no step can be executed
 HARNESS = "harness"
 CauseClass = Literal["data", "optimization", "numerics", "systems"]
@@ -60,6 +63,7 @@ class Finding:
 
     `judged` is False for context that every healthy run shows too (a code change at a restart).
     `magnitude` is the effect in the unit that `summary` names; `trials` are the keys behind it.
+    `role` and `dates_onset` are what its emitter declared of it (`diagnosis.role`).
     """
 
     name: str
@@ -71,6 +75,8 @@ class Finding:
     seen: str = ""
     magnitude: float | None = None
     judged: bool = True
+    role: Role = "tests causes"
+    dates_onset: bool = False
     trials: tuple[str, ...] = ()
 
 
@@ -95,7 +101,8 @@ class Anchors:
 class CauseView:
     """How one cause stands against the findings.
 
-    What speaks for it, against it, and is untested.
+    What speaks for it, against it, is untested, and what it leaves unexplained: findings that every
+    cause has to live with and that this one does not predict.
     """
 
     name: str
@@ -104,16 +111,21 @@ class CauseView:
     supporting: tuple[str, ...]
     contradicting: tuple[str, ...]
     untested: tuple[str, ...]
+    unexplained: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What may be said. `cause` is set only for `established` and `supported`."""
+    """What may be said. `cause` is set only for `established` and `supported`.
+
+    `beside` names findings against the run that neither the cause nor a candidate explains.
+    """
 
     kind: VerdictKind
     cause: str | None
     cause_class: str | None
     candidates: tuple[str, ...]
+    beside: tuple[str, ...] = ()
     explanation: str
     where: Where
     causes: tuple[CauseView, ...]
@@ -169,6 +181,39 @@ class TrialRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRow:
+    """What the experiments of an incident start from, so that a verdict needs no evidence again.
+
+    `basis` is a digest of all that the setting was derived from: on another basis the row is stale.
+    `suspect`, `alarmed`, `spiked` and `unreplayable` are those of `diagnosis.setting.Setting`, and
+    `replay_steps` is what one replay of the suspect window executes.
+    """
+
+    basis: str
+    suspect: int
+    alarmed: bool
+    spiked: bool
+    unreplayable: str
+    replay_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRow:
+    """One experiment in that setting: what it would execute, or why it is not possible.
+
+    `trials` are the keys of its trials, which other experiments may share, and `trial_steps` is
+    what each of them executes.
+    """
+
+    name: str
+    possible: bool
+    num_steps: int
+    why: str
+    trials: tuple[str, ...]
+    trial_steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepPoint:
     """One step of production as the incident keeps it for tables and plots.
 
@@ -217,6 +262,8 @@ class Dossier:
     steps: tuple[StepPoint, ...]
     verdict: Verdict | None
     journal: tuple[JournalRow, ...]
+    setting: SettingRow | None = None
+    experiments: tuple[ExperimentRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,17 +125,16 @@ def _means(verdict: Verdict | None) -> str:
 
 
 def _besides(dossier: Dossier) -> str:
-    """What differs and is not judged, so that the verdict does not speak of it.
-
-    Damaged generations first.
-    """
-    found = [
-        one
-        for one in dossier.findings
-        if not one.judged and one.outcome in ("differs", "nonfinite")
-    ]
-    found.sort(key=lambda one: one.name == "code-identity")
-    return "; ".join(f"{words.plain(one.name)}: {words.plain(one.summary)}" for one in found)
+    """What the verdict does not speak of: findings against the run first, then the context."""
+    named = dossier.verdict.beside if dossier.verdict else ()
+    against, context = [], []
+    for finding in dossier.findings:
+        text = f"{words.plain(finding.name)}: {words.plain(finding.summary)}"
+        if finding.name in named:
+            against.append(text)
+        elif not finding.judged and finding.outcome in ("differs", "nonfinite"):
+            context.append(text)
+    return "; ".join((*against, *context))
 
 
 def _basis(dossier: Dossier) -> str:

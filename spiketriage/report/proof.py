@@ -305,10 +305,10 @@ def causes(dossier: Dossier) -> Section:
             Column(title="Status", style="badge"),
             Column(title="For"),
         ),
-        *(Column(title="Against"), Column(title="Untested")),
+        *(Column(title="Against"), Column(title="Unexplained"), Column(title="Untested")),
     )
     order = {"decided": 0, "open": 1, "contradicted": 2}
-    ranked = sorted(dossier.verdict.causes, key=lambda c: order[c.status])
+    ranked = sorted(dossier.verdict.causes, key=lambda c: (order[c.status], len(c.unexplained)))
     table = Table(
         caption="Causes, best supported first",
         columns=columns,
@@ -318,7 +318,7 @@ def causes(dossier: Dossier) -> Section:
 
 
 def _cause(cause: CauseView) -> Row:
-    lists = (cause.supporting, cause.contradicting, cause.untested)
+    lists = (cause.supporting, cause.contradicting, cause.unexplained, cause.untested)
     told = tuple(", ".join(words.plain(name) for name in names) or "–" for names in lists)
     cells = (
         words.plain(cause.name),

@@ -1,102 +1,77 @@
-"""What replay, branch and bisect work on: one incident with its view, setting and site.
+"""What replay and branch work on: the outlook of an incident, with its evidence at hand.
 
-It opens and never writes.
+It opens evidence and never changes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from spiketriage.diagnosis.causes import CAUSES
+from spiketriage.diagnosis.answer import Answer
+from spiketriage.diagnosis.derive import make_setting
 from spiketriage.diagnosis.experiments import EXPERIMENTS
-from spiketriage.diagnosis.judge import Case, make_case
-from spiketriage.diagnosis.launch import Answer, Site
-from spiketriage.diagnosis.plan import REPLAY, Proposal, possible, propose
-from spiketriage.diagnosis.setting import Setting, make_setting, make_site
+from spiketriage.diagnosis.plan import Plan, make_plan
+from spiketriage.diagnosis.setting import Setting
+from spiketriage.diagnosis.site import Site, make_site
 from spiketriage.diagnosis.view import View
 from spiketriage.errors import RefusedError
 from spiketriage.evidence.frozen import load_view
-from spiketriage.evidence.spike import spike_of
-from spiketriage.incident import store
+from spiketriage.incident.session import Session
 from spiketriage.incident.store import Incident
 from spiketriage.nouns.incident import Dossier, TrialRow
 from spiketriage.readers.settings import read_settings
-from spiketriage.runbook.next_step import command
+from spiketriage.runbook.outlook import (
+    Outlook,
+    Typed,
+    basis_of,
+    find_frozen,
+    is_alarmed,
+    keep_plan,
+    recorded_plan,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Typed:
-    """Run folder and options as the person typed them."""
-
-    run_folder: Path
-    incidents: Path | None
-    incident: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class Bench(Outlook):
     """One incident, ready for experiments."""
 
-    incident: Incident
-    dossier: Dossier
-    view: View
     setting: Setting
     site: Site
-    typed: Typed
-
-    def command(self, step: str, *options: str) -> str:
-        """The command line of another step on this incident, with the options as they were typed."""
-        return command(
-            step, self.typed.run_folder, self.typed.incidents, self.typed.incident, *options
-        )
-
-    def case(self) -> Case:
-        """What the judge weighs now."""
-        executed = sum(trial.num_steps_executed for trial in self.dossier.trials)
-        if self.setting.spiked:
-            spike = self.setting.suspect
-        else:
-            spike = None
-        blank = make_case(
-            self.dossier.findings,
-            spike_step=spike,
-            possible=(),
-            steps_executed=executed,
-            alarmed=self.setting.alarmed,
-        )
-        return replace(blank, possible=possible(EXPERIMENTS, self.setting, blank))
-
-    def proposal(self) -> Proposal | None:
-        """What should be tried next, if anything."""
-        return propose(CAUSES, EXPERIMENTS, self.setting, self.case())
 
 
-def open_bench(run_folder: Path, incidents: Path | None, incident: str | None) -> Bench:
+def open_bench(typed: Typed) -> Bench:
     """The bench of an incident.
 
     Raises:
         RefusedError: there is no incident, nothing was frozen, or there is no known-good
         generation.
     """
-    found = store.find(run_folder, incidents=incidents, wanted=incident)
-    dossier = found.dossier()
-    if dossier.anchors is None:
-        raise RefusedError(
-            f"{found.id}: nothing is frozen", hint=f"spiketriage freeze {run_folder}"
-        )
-    view = load_view(found, read_settings(run_folder))
-    setting = make_setting(view, dossier.anchors, spiked=spike_of(dossier).suspect is not None)
-    site = make_site(view, setting, found.folder / "trials")
+    incident, dossier = find_frozen(typed)
+    view = load_view(incident, read_settings(typed.run_folder))
+    setting, plan = _derived(view, dossier)
     return Bench(
-        incident=found,
+        incident=incident,
         dossier=dossier,
-        view=view,
+        plan=plan,
+        is_recorded=recorded_plan(dossier, typed.run_folder) == plan,
+        typed=typed,
         setting=setting,
-        site=site,
-        typed=Typed(run_folder=run_folder, incidents=incidents, incident=incident),
+        site=make_site(view, setting, incident.folder / "trials"),
     )
+
+
+def record_plan(session: Session, incident: Incident, view: View) -> None:
+    """Write down what can be tried, on what the session has added so far.
+
+    Where nothing can be derived nothing is written: whoever asks will hear why.
+    """
+    session.commit()
+    try:
+        _, plan = _derived(view, incident.dossier())
+    except RefusedError:
+        return
+    keep_plan(session, plan)
 
 
 def require_replayable(bench: Bench) -> None:
@@ -113,17 +88,13 @@ def require_replayable(bench: Bench) -> None:
         )
 
 
-def new_rows(answers: Sequence[Answer]) -> list[TrialRow]:
+def new_rows(answers: Iterable[Answer]) -> list[TrialRow]:
     """Rows for the incident; a trial that was answered from the cache keeps the row it has."""
     return [answer.row for answer in answers if not answer.cached]
 
 
-def next_command(proposal: Proposal | None, bench: Bench) -> str:
-    """The command that runs a proposal; without one, the report."""
-    if proposal is None:
-        return bench.command("report")
-    if proposal.experiments == (REPLAY,):
-        return bench.command("replay")
-    return bench.command(
-        "branch", *(part for name in proposal.experiments for part in ("--experiment", name))
-    )
+def _derived(view: View, dossier: Dossier) -> tuple[Setting, Plan]:
+    assert dossier.anchors is not None, "whoever asks has found the incident frozen"
+    setting = make_setting(view, dossier.anchors, alarmed=is_alarmed(dossier))
+    basis = basis_of(dossier, view.settings.run)
+    return setting, make_plan(EXPERIMENTS, setting, basis)

@@ -1,8 +1,6 @@
-"""`spiketriage bisect`.
+"""`spiketriage bisect`: weigh every finding against every cause, and name the next experiment.
 
-Weigh every finding against every cause, say what may be said, and name the next experiment.
-
-It never executes a step and never names a cause while one of its deciding cells is untested.
+It never executes a step, and never names a cause while one of its deciding cells is untested.
 """
 
 from __future__ import annotations
@@ -14,16 +12,25 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
-from spiketriage.diagnosis.cause import ASIDE, HUMAN
 from spiketriage.diagnosis.causes import CAUSES
 from spiketriage.diagnosis.experiments import EXPERIMENTS
-from spiketriage.diagnosis.judge import Case, judge
-from spiketriage.diagnosis.plan import REPLAY
+from spiketriage.diagnosis.judge import explanations, is_against, judge
+from spiketriage.diagnosis.plan import Proposal
+from spiketriage.diagnosis.replaying import EMITS as REPLAY_EMITS
+from spiketriage.diagnosis.role import AGAINST_THE_RUN
 from spiketriage.diagnosis.setting import STEPS_AFTER
-from spiketriage.nouns.incident import CauseView, Finding, StepPoint, StepResult, Verdict, Where
-from spiketriage.runbook.bench import Bench, next_command, open_bench
+from spiketriage.evidence.hash_findings import EMITS as HASH_EMITS
+from spiketriage.nouns.incident import (
+    CauseView,
+    Dossier,
+    Finding,
+    StepPoint,
+    StepResult,
+    Verdict,
+    Where,
+)
+from spiketriage.runbook.outlook import Outlook, Typed, recorded_outlook
 
-FOUND_BY_HASH = ("shard-digests", "index-identity")
 INCONCLUSIVE = ("undetermined", "unresolved")
 NUM_NAMED = 4
 
@@ -36,92 +43,123 @@ def run(
     Raises:
         RefusedError: nothing is frozen.
     """
-    bench = open_bench(run_folder, incidents, incident)
-    case, proposal = bench.case(), bench.proposal()
+    outlook = _outlook(Typed(run_folder=run_folder, incidents=incidents, incident=incident))
+    case, proposal = outlook.case(), outlook.proposal()
+    summaries = {finding.name: finding.summary for finding in outlook.dossier.findings}
     verdict = judge(CAUSES, case)
-    settled = verdict.kind == "established" or proposal is None
-    following = _missing_step(verdict, case, bench) or next_command(
-        None if settled else proposal, bench
-    )
-    verdict = replace(verdict, next_experiment=None if settled else following)
-    with bench.incident.session(argv) as session:
+    if verdict.kind == "established":
+        proposal = None
+    following = _missing_step(verdict, outlook) or outlook.next_command(proposal)
+    verdict = replace(verdict, next_experiment=following if proposal is not None else None)
+    with outlook.incident.session(argv) as session:
+        outlook.keep_plan(session)
         session.verdict(verdict)
         session.exit_code = 5 if verdict.kind in INCONCLUSIVE else 0
-    later = later_anomalies(bench)
-    if later:
-        told = [f"later: {_steps(later)}, where something differs too, is not explained here"]
-    else:
-        told = []
-    if bench.setting.unreplayable:
-        told.append(f"not replayed: {bench.setting.unreplayable}")
-    if settled or proposal is None:
-        why = []
-    else:
-        why = [f"why next: {proposal.why} ({proposal.num_steps} steps)"]
+    later = later_anomalies(outlook)
     return StepResult(
-        incident=bench.incident.id,
+        incident=outlook.incident.id,
         exit_code=session.exit_code,
         verdict=verdict.kind,
-        lines=(*tell(verdict, case.findings), *told, *why),
+        lines=(*tell(verdict, summaries), *_remarks(outlook, later, proposal)),
         data={
             **verdict_data(verdict),
             "later": later,
-            "next_experiments": [] if settled or proposal is None else proposal.experiments,
+            "next_experiments": proposal.experiments if proposal is not None else [],
         },
         next_commands=(following,),
     )
 
 
+def _outlook(typed: Typed) -> Outlook:
+    """What an earlier step recorded; only where none did is the evidence read."""
+    outlook = recorded_outlook(typed)
+    if outlook is not None:
+        return outlook
+    # Entering every reader costs more than the verdict itself.
+    from spiketriage.runbook.bench import open_bench  # noqa: PLC0415
+
+    return open_bench(typed)
+
+
+def _remarks(outlook: Outlook, later: Sequence[int], proposal: Proposal | None) -> list[str]:
+    """What the verdict leaves open, and why the next experiment is the next."""
+    remarks: list[str] = []
+    if later:
+        remarks.append(
+            f"later: {_steps(later)}, where something differs too, is not explained here"
+        )
+    if outlook.plan.setting.unreplayable:
+        remarks.append(f"not replayed: {outlook.plan.setting.unreplayable}")
+    if proposal is not None:
+        remarks.append(f"why next: {proposal.why} ({proposal.num_steps} steps)")
+    return remarks
+
+
 def _steps(steps: Sequence[int]) -> str:
-    shown = ", ".join(str(step) for step in steps[:NUM_NAMED])
-    if len(steps) > NUM_NAMED:
-        more = f" and {len(steps) - NUM_NAMED} more"
-    else:
-        more = ""
     if len(steps) == 1:
-        return f"step {shown}"
-    return f"steps {shown}{more}"
+        return f"step {steps[0]}"
+    shown = ", ".join(str(step) for step in steps[:NUM_NAMED])
+    num_more = len(steps) - NUM_NAMED
+    if num_more > 0:
+        return f"steps {shown} and {num_more} more"
+    return f"steps {shown}"
 
 
-def _missing_step(verdict: Verdict, case: Case, bench: Bench) -> str:
+def _missing_step(verdict: Verdict, outlook: Outlook) -> str:
     """`hash` or `check`, when a suspect's deciding cell is one that nobody asked for yet."""
-    known = {
-        REPLAY,
-        "replay-spike",
-        "replay-determinism",
-        *HUMAN,
-        *(experiment.NAME for experiment in EXPERIMENTS),
-    }
-    suspects = [view for view in verdict.causes if view.name in verdict.candidates]
-    unasked = {
-        name for view in suspects for name in view.untested if name not in case.findings
-    } - known
-    if not unasked:
-        return ""
-    return bench.command("hash" if unasked <= set(FOUND_BY_HASH) else "check")
+    findings = outlook.dossier.findings
+    asked = {finding.name for finding in findings if finding.judged}
+    asked.update(REPLAY_EMITS, *(experiment.emits for experiment in EXPERIMENTS))
+    unasked: set[str] = set()
+    for view in verdict.causes:
+        if view.name in verdict.candidates:
+            unasked.update(view.untested)
+    unasked -= asked
+    # What neither answers is for a person to find out.
+    if unasked - set(HASH_EMITS) and not _is_checked(findings):
+        return outlook.command("check")
+    if unasked & set(HASH_EMITS):
+        return outlook.command("hash")
+    return ""
 
 
-def later_anomalies(bench: Bench) -> list[int]:
-    """Steps behind the replayed window at which something spiked or a check found something, earliest first."""
-    if not bench.setting.alarmed:
+def _is_checked(findings: Sequence[Finding]) -> bool:
+    """Whether `check` was run: each of its checks leaves a finding, if only that it cannot tell."""
+    return any(f.source == "check" and f.name not in HASH_EMITS for f in findings)
+
+
+def later_anomalies(outlook: Outlook) -> list[int]:
+    """Steps behind the suspect one at which something spiked or a check found something.
+
+    They come earliest first. An audit, which suspects no step, has none.
+    """
+    setting = outlook.plan.setting
+    if not setting.alarmed:
         return []
-    suspect = bench.setting.suspect
-    # A run that turned NaN stays so: that is one anomaly, however many steps it lasts.
-    after = dropwhile(
-        _is_nonfinite, (point for point in bench.dossier.steps if point.step >= suspect)
-    )
-    alarms = {point.step for point in after if point.alarm and point.step > suspect + STEPS_AFTER}
-    against = [
-        f
-        for f in bench.dossier.findings
-        if f.judged
-        and f.outcome in ("differs", "nonfinite")
-        and f.name not in ASIDE  # what a spike leaves behind
-    ]
-    return sorted(
-        alarms
-        | {f.where.step for f in against if f.where.step is not None and f.where.step > suspect}
-    )
+    steps = set(_later_alarms(outlook.dossier, setting.suspect))
+    for finding in outlook.dossier.findings:
+        step = finding.where.step
+        if step is not None and step > setting.suspect and _is_against(finding):
+            steps.add(step)
+    return sorted(steps)
+
+
+def _later_alarms(dossier: Dossier, suspect: int) -> list[int]:
+    """Steps with an alarm behind the replayed window.
+
+    A run that turned NaN stays so: that is one anomaly, however many steps it lasts.
+    """
+    points = [point for point in dossier.steps if point.step >= suspect]
+    steps: list[int] = []
+    for point in dropwhile(_is_nonfinite, points):
+        if point.alarm and point.step > suspect + STEPS_AFTER:
+            steps.append(point.step)
+    return steps
+
+
+def _is_against(finding: Finding) -> bool:
+    """Whether the finding is an anomaly of its own, not a mark that the spike left behind."""
+    return finding.judged and is_against(finding) and finding.role != AGAINST_THE_RUN
 
 
 def _is_nonfinite(point: StepPoint) -> bool:
@@ -135,6 +173,7 @@ def verdict_data(verdict: Verdict) -> dict[str, Any]:
         "class": verdict.cause_class,
         "where": asdict(verdict.where),
         "candidates": list(verdict.candidates),
+        "beside": list(verdict.beside),
         "explanation": verdict.explanation,
         "repair": verdict.repair,
         "not_tested": list(verdict.not_tested),
@@ -143,8 +182,11 @@ def verdict_data(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def tell(verdict: Verdict, findings: Mapping[str, Finding]) -> list[str]:
-    """The verdict for people: what, where, for, against, untested."""
+def tell(verdict: Verdict, summaries: Mapping[str, str]) -> list[str]:
+    """The verdict for people: what, where, beside it, for, against, untested.
+
+    `summaries` are those of all findings by name.
+    """
     head = f"verdict: {verdict.kind}" + (
         f": {verdict.cause} ({verdict.cause_class})" if verdict.cause else ""
     )
@@ -154,9 +196,9 @@ def tell(verdict: Verdict, findings: Mapping[str, Finding]) -> list[str]:
         lines.append(f"where: {place_text}")
     if verdict.repair:
         lines.append(f"repair: {verdict.repair}")
-    for view in verdict.causes:
-        if view.status != "contradicted" and view.supporting:
-            lines += _for_and_open(view, findings)
+    lines += [f"beside it: {name}: {summaries[name]}" for name in verdict.beside]
+    for view in explanations(verdict.causes):
+        lines += _for_and_open(view, summaries)
     ruled_out = [
         view for view in verdict.causes if view.status == "contradicted" and view.supporting
     ]
@@ -187,8 +229,8 @@ def where_text(where: Where) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _for_and_open(view: CauseView, findings: Mapping[str, Finding]) -> list[str]:
-    lines = [f"for {view.name}: {findings[name].summary}" for name in view.supporting]
+def _for_and_open(view: CauseView, summaries: Mapping[str, str]) -> list[str]:
+    lines = [f"for {view.name}: {summaries[name]}" for name in view.supporting]
     if view.untested:
         lines.append(f"untested for {view.name}: {', '.join(view.untested)}")
     return lines

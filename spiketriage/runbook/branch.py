@@ -1,6 +1,4 @@
-"""`spiketriage branch`.
-
-Change one factor at a time against its control, and prove that the change took effect.
+"""`spiketriage branch`: change one factor against its control, and prove that the change took place.
 
 It refuses two factors at once, and batch experiments before a replay has reproduced the incident.
 """
@@ -11,14 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from spiketriage.diagnosis.experiment import Experiment, lint, not_testable, without_effect
+from spiketriage.diagnosis.answer import Answer
+from spiketriage.diagnosis.effect import without_effect
+from spiketriage.diagnosis.experiment import Arm, Experiment, lint, not_testable, trials_of
 from spiketriage.diagnosis.experiments import EXPERIMENTS
-from spiketriage.diagnosis.launch import Answer, execute, unique
-from spiketriage.diagnosis.plan import REPLAY, cost, is_meaningful
+from spiketriage.diagnosis.launch import execute
+from spiketriage.diagnosis.plan import cost
+from spiketriage.diagnosis.replaying import REPLAY
+from spiketriage.diagnosis.role import stamp
 from spiketriage.errors import RefusedError, UsageError
 from spiketriage.evidence.progress import say
 from spiketriage.nouns.incident import Finding, StepResult
 from spiketriage.runbook.bench import Bench, new_rows, open_bench, require_replayable
+from spiketriage.runbook.outlook import Typed
+
+BY_NAME: Mapping[str, Experiment] = {experiment.name: experiment for experiment in EXPERIMENTS}
 
 
 def run(
@@ -34,35 +39,32 @@ def run(
     """Run experiments: those named, those of a factor, or the ones that bisect would propose.
 
     Raises:
-        UsageError: no such experiment or factor. RefusedError: two factors, or no reproducing
-        replay.
+        UsageError: no such experiment or factor.
+        RefusedError: two factors, or no replay that reproduces the incident.
         TrialError: the workers failed; their log is named.
     """
-    bench = open_bench(run_folder, incidents, incident)
+    bench = open_bench(Typed(run_folder=run_folder, incidents=incidents, incident=incident))
     if list_only:
         return _listing(bench)
     require_replayable(bench)
     if not experiments and not factors and bench.proposal() is None:
         return _nothing_left(bench)
     chosen = _chosen(bench, experiments, factors)
+    arms: list[Arm] = []
     for experiment in chosen:
-        lint(experiment, experiment.arms(bench.setting))
-    trials = unique(
-        t for e in chosen for arm in e.arms(bench.setting) for t in (arm.control, arm.variant)
-    )
-    say(
-        f"branch: {', '.join(experiment.NAME for experiment in chosen)}; up to "
-        f"{cost(chosen, bench.setting)} steps"
-    )
+        asked = experiment.arms(bench.setting)
+        lint(experiment, asked)
+        arms += asked
+    names = [experiment.name for experiment in chosen]
+    say(f"branch: {', '.join(names)}; up to {cost(bench.plan, names)} steps")
     with bench.incident.session(argv) as session:
-        answers = execute(bench.site, trials)
+        bench.keep_plan(session)
+        answers = execute(bench.site, trials_of(arms))
         findings = [_read(experiment, bench, answers) for experiment in chosen]
-        session.trials(new_rows(list(answers.values())))
+        session.trials(new_rows(answers.values()))
         session.findings(findings)
         session.exit_code = 5 if all(f.outcome == "not testable" for f in findings) else 0
-    executed = sum(
-        answer.row.num_steps_executed for answer in answers.values() if not answer.cached
-    )
+    num_executed = sum(answer.num_steps_executed for answer in answers.values())
     num_cached = sum(answer.cached for answer in answers.values())
     return StepResult(
         incident=bench.incident.id,
@@ -70,9 +72,12 @@ def run(
         verdict="",
         lines=(
             *_table(findings),
-            f"{len(trials)} trials, {executed} steps executed, {num_cached} cached",
+            f"{len(answers)} trials, {num_executed} steps executed, {num_cached} cached",
         ),
-        data={"findings": [asdict(finding) for finding in findings], "steps_executed": executed},
+        data={
+            "findings": [asdict(finding) for finding in findings],
+            "steps_executed": num_executed,
+        },
         next_commands=(bench.command("bisect"),),
     )
 
@@ -81,53 +86,54 @@ def _read(experiment: Experiment, bench: Bench, answers: Mapping[str, Answer]) -
     """The experiment's finding, unless its factor is not proven to have changed."""
     reason = without_effect(experiment, bench.setting, answers)
     if reason:
-        return not_testable(experiment.NAME, reason)
-    return experiment.read(bench.setting, answers)
+        finding = not_testable(experiment.name, reason)
+    else:
+        finding = experiment.read(bench.setting, answers)
+    (stamped,) = stamp((finding,), experiment.emits)
+    return stamped
 
 
 def _chosen(
     bench: Bench, experiments: tuple[str, ...], factors: tuple[str, ...]
 ) -> list[Experiment]:
+    """The experiments that were asked for, refused where they are not possible or say nothing."""
     if len(factors) > 1:
         raise RefusedError(
             f"two factors in one branch: {', '.join(factors)}; an effect could not be told apart",
             hint="run them as separate branches, one --factor each",
         )
-    known = {experiment.NAME: experiment for experiment in EXPERIMENTS}
-    unknown = [name for name in experiments if name not in known]
-    if unknown:
-        raise UsageError(f"no experiment is called {unknown[0]!r}; known: {', '.join(known)}")
-    names = experiments or (_of_factor(bench, factors[0]) if factors else _proposed(bench))
-    chosen = [known[name] for name in names]
-    _require_replay(bench, chosen)
-    for experiment in chosen:
-        if not experiment.arms(bench.setting):
+    names = experiments
+    if not names and factors:
+        names = (_of_factor(bench, factors[0]),)
+    elif not names:
+        names = _proposed(bench)
+    for name in names:
+        if name not in BY_NAME:
+            raise UsageError(f"no experiment is called {name!r}; known: {', '.join(BY_NAME)}")
+    chosen = [BY_NAME[name] for name in names]
+    _require_meaning(bench, chosen)
+    for name in names:
+        if not bench.plan.is_possible(name):
             raise RefusedError(
-                f"{experiment.NAME} is not possible here: a state, batch or code that it "
-                "needs is missing"
+                f"{name} is not possible here: a state, batch or code that it needs is missing"
             )
     return chosen
 
 
-def _of_factor(bench: Bench, factor: str) -> tuple[str, ...]:
-    """The experiment whose variants set `name=value`."""
+def _of_factor(bench: Bench, factor: str) -> str:
+    """The first experiment whose variants set `name=value`."""
     name, _, value = factor.partition("=")
-    found = tuple(
-        experiment.NAME
-        for experiment in EXPERIMENTS
-        if name == experiment.FACTOR
-        and any(
-            getattr(arm.variant.factors, name).split(" ")[0] == value
-            for arm in experiment.arms(bench.setting)
-        )
+    for experiment in EXPERIMENTS:
+        if experiment.factor != name:
+            continue
+        for arm in experiment.arms(bench.setting):
+            if getattr(arm.variant.factors, name).split(" ")[0] == value:
+                return experiment.name
+    known = sorted({experiment.factor for experiment in EXPERIMENTS})
+    raise UsageError(
+        f"no experiment sets {factor!r}; factors: {', '.join(known)}",
+        hint=bench.command("branch", "--list"),
     )
-    if not found:
-        known = sorted({experiment.FACTOR for experiment in EXPERIMENTS})
-        raise UsageError(
-            f"no experiment sets {factor!r}; factors: {', '.join(known)}",
-            hint=bench.command("branch", "--list"),
-        )
-    return found[:1]
 
 
 def _proposed(bench: Bench) -> tuple[str, ...]:
@@ -138,27 +144,33 @@ def _proposed(bench: Bench) -> tuple[str, ...]:
     return proposal.experiments
 
 
-def _require_replay(bench: Bench, chosen: Sequence[Experiment]) -> None:
+def _require_meaning(bench: Bench, chosen: Sequence[Experiment]) -> None:
+    """Refuse experiments whose answer would say nothing after what the replay showed.
+
+    Raises:
+        RefusedError: there was no replay yet, or it speaks against one of the experiments.
+    """
     replay = next((f for f in bench.dossier.findings if f.name == REPLAY), None)
     if replay is None:
         raise RefusedError("the incident was not replayed yet", hint=bench.command("replay"))
-    reproduced = replay.outcome == "agrees"
-    pointless = []
-    for e in chosen:
-        if not is_meaningful(e, reproduced=reproduced, spiked=bench.setting.spiked):
-            pointless.append(e.NAME)
-    if pointless and not reproduced:
+    reproduced, spiked = replay.outcome == "agrees", bench.setting.spiked
+    pointless: list[str] = []
+    for experiment in chosen:
+        if not experiment.is_meaningful(reproduced=reproduced, spiked=spiked):
+            pointless.append(experiment.name)
+    if not pointless:
+        return
+    if not reproduced:
         raise RefusedError(
             f"the replay does not reproduce production ({replay.summary}), so a branch "
             "would mean nothing",
             hint=bench.command("bisect"),
         )
-    if pointless:
-        raise RefusedError(
-            f"{pointless[0]} would mean nothing here: nothing spiked, or production "
-            "repeats bit for bit",
-            hint=bench.command("branch", "--list"),
-        )
+    raise RefusedError(
+        f"{pointless[0]} would mean nothing here: nothing spiked, or production "
+        "repeats bit for bit",
+        hint=bench.command("branch", "--list"),
+    )
 
 
 def _nothing_left(bench: Bench) -> StepResult:
@@ -174,23 +186,21 @@ def _nothing_left(bench: Bench) -> StepResult:
 
 
 def _listing(bench: Bench) -> StepResult:
-    done = {finding.name: finding.outcome for finding in bench.dossier.findings}
-    width = max(len(experiment.NAME) for experiment in EXPERIMENTS)
-    lines, data = [], []
-    for experiment in EXPERIMENTS:
-        steps = cost([experiment], bench.setting)
-        state = done.get(
-            experiment.NAME, "open" if experiment.arms(bench.setting) else "not possible here"
-        )
-        lines.append(
-            f"{experiment.NAME:<{width}}  {state:<13}  {steps:>3} steps  {experiment.ABOUT}"
-        )
+    """Every experiment, what came of it or whether it is open, and what it would cost."""
+    outcomes = {finding.name: finding.outcome for finding in bench.dossier.findings}
+    width = max(len(name) for name in BY_NAME)
+    lines: list[str] = []
+    data: list[dict[str, object]] = []
+    for name, experiment in BY_NAME.items():
+        row = bench.plan.experiments[name]
+        state = outcomes.get(name, "open" if row.possible else "not possible here")
+        lines.append(f"{name:<{width}}  {state:<13}  {row.num_steps:>3} steps  {experiment.about}")
         data.append(
             {
-                "name": experiment.NAME,
-                "factor": experiment.FACTOR,
+                "name": name,
+                "factor": experiment.factor,
                 "state": state,
-                "num_steps": steps,
+                "num_steps": row.num_steps,
             }
         )
     return StepResult(

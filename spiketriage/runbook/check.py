@@ -15,6 +15,7 @@ from pathlib import Path
 from spiketriage.diagnosis.anchors import select_anchors
 from spiketriage.diagnosis.checks import CHECKS, Check
 from spiketriage.diagnosis.findings import counted, untestable
+from spiketriage.diagnosis.role import stamp
 from spiketriage.diagnosis.view import View
 from spiketriage.errors import SpiketriageError
 from spiketriage.evidence.frozen import load_view
@@ -26,13 +27,9 @@ from spiketriage.nouns.incident import Anchors, Dossier, Finding, StepResult
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.runbook import next_step
+from spiketriage.runbook.bench import record_plan
 
 AGAINST = ("differs", "nonfinite")
-ABOUT_THE_SPIKE = (
-    "composition",
-    "content-profile",
-)  # they test the suspect step only, so they cannot move it
-AT_REST = ("stored-steps",)  # a mixture or a renamed folder says nothing of when the run went wrong
 ORDER = {"nonfinite": 0, "differs": 1, "not testable": 3, "agrees": 4}
 CONTEXT = 2
 MANY_SILENT = 15
@@ -62,6 +59,7 @@ def run(
         anchors = reanchored(view, spike, findings)
         session.findings(findings)
         _keep_anchors(session, dossier, spike, anchors)
+        record_plan(session, found, view)
         session.exit_code = int(any(_is_against(finding) for finding in findings))
     # Without a harness no step can be executed, and nothing is in question where nothing is
     # suspect.
@@ -82,12 +80,11 @@ def run(
 def check_all(view: View) -> tuple[Finding, ...]:
     """The findings of every check.
 
-    One that meets malformed evidence becomes a finding that says so.
+    One that meets malformed evidence says so in each finding that it owes.
     """
     result: list[Finding] = []
     for check in CHECKS:
-        for finding in _guarded(check, view):
-            result.append(finding)
+        result.extend(stamp(_guarded(check, view), check.EMITS))
     return tuple(result)
 
 
@@ -103,9 +100,8 @@ def _guarded(check: Check, view: View) -> tuple[Finding, ...]:
         ArithmeticError,
         OSError,
     ) as error:
-        return (
-            untestable(check.NAME, f"the evidence is malformed: {type(error).__name__}: {error}"),
-        )
+        reason = f"the evidence is malformed: {type(error).__name__}: {error}"
+        return tuple(untestable(name, reason) for name in check.EMITS)
 
 
 def reanchored(view: View, spike: Spike, findings: Sequence[Finding]) -> Anchors:
@@ -116,12 +112,10 @@ def reanchored(view: View, spike: Spike, findings: Sequence[Finding]) -> Anchors
     Without a spike the suspect is the first anomaly. The known-good generation is older than the
     onset.
     """
-    dated = [
-        item
-        for item in findings
-        if _is_against(item) and item.name not in (*ABOUT_THE_SPIKE, *AT_REST)
-    ]
-    steps = {item.name: item.where.step for item in dated if item.where.step is not None}
+    steps: dict[str, int] = {}
+    for item in findings:
+        if item.dates_onset and _is_against(item) and item.where.step is not None:
+            steps[item.name] = item.where.step
     if steps:
         first = min(steps, key=lambda name: (steps[name], list(steps).index(name)))
     else:
@@ -178,7 +172,7 @@ def _is_against(finding: Finding) -> bool:
 
 
 def _view(found: Incident, run_folder: Path, spike: Spike) -> View:
-    """The evidence with the anchors of `freeze`, so that a second `check` finds what the first one found."""
+    """The evidence with the anchors of `freeze`, so that a second `check` finds the same again."""
     view = load_view(found, read_settings(run_folder))
     if view.anchors is None:
         return view

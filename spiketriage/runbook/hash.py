@@ -16,9 +16,10 @@ from pathlib import Path
 from spiketriage import digests
 from spiketriage.diagnosis.anchors import select_anchors
 from spiketriage.diagnosis.findings import listed
+from spiketriage.diagnosis.role import stamp
 from spiketriage.errors import EvidenceError
 from spiketriage.evidence import frozen as evidence
-from spiketriage.evidence import gaps, layout
+from spiketriage.evidence import gaps, hash_findings, layout
 from spiketriage.evidence.generation_digests import Generations, examine_generations
 from spiketriage.evidence.progress import say
 from spiketriage.evidence.shard_digests import Data, examine_data
@@ -103,7 +104,8 @@ def run(
         for measured in generations.measured:
             for key, value in evidence.measured_to_fact(measured).items():
                 session.fact(key, value)
-        findings = (data.index_identity, data.shard_digests, generations.finding)
+        measured_findings = (data.index_identity, data.shard_digests, generations.finding)
+        findings = stamp(measured_findings, hash_findings.EMITS)
         session.findings(findings)
         if dossier.anchors is not None and (generations.differing or not generations.unmeasured):
             old = dossier.anchors

@@ -1,6 +1,4 @@
-"""`spiketriage replay`.
-
-Execute the suspect window again from known good, and name the first link that differs.
+"""`spiketriage replay`: execute the suspect window again, and name the first link that differs.
 
 It never changes a factor; a difference is repeated until three replays have been compared.
 """
@@ -11,13 +9,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from spiketriage.diagnosis.launch import Answer, execute
-from spiketriage.diagnosis.replaying import NUM_REPLAYS, first_look, replay_findings
+from spiketriage.diagnosis.answer import Answer
+from spiketriage.diagnosis.launch import execute
+from spiketriage.diagnosis.replaying import NUM_REPLAYS, first_difference, replay_findings
 from spiketriage.errors import UsageError
 from spiketriage.evidence.progress import say
-from spiketriage.nouns.incident import StepResult
+from spiketriage.nouns.incident import Finding, StepResult
 from spiketriage.runbook.bench import Bench, new_rows, open_bench, require_replayable
+from spiketriage.runbook.outlook import Typed
 
+# A window of more steps would take longer than anybody waits for; --last chooses a part of it.
 MAX_WINDOW_STEPS = 200
 
 
@@ -36,38 +37,28 @@ def run(
         RefusedError: nothing is frozen, or there is no known-good generation.
         TrialError: the workers failed; their log is named.
     """
-    bench = open_bench(run_folder, incidents, incident)
+    bench = open_bench(Typed(run_folder=run_folder, incidents=incidents, incident=incident))
     require_replayable(bench)
     _check_window(bench, last)
     with bench.incident.session(argv) as session:
+        bench.keep_plan(session)
         answers = _answers(bench, repeats, last)
-        findings = replay_findings(bench.view, bench.setting, answers)
+        findings = replay_findings(bench.setting, answers)
         finding = findings[0]
         session.trials(new_rows(answers))
         session.findings(findings)
         session.exit_code = 5 if finding.outcome == "not testable" else 0
     reproduced = finding.outcome == "agrees" and bench.setting.spiked
-    cached = sum(answer.cached for answer in answers)
-    executed = sum(answer.row.num_steps_executed for answer in answers if not answer.cached)
     return StepResult(
         incident=bench.incident.id,
         exit_code=session.exit_code,
         verdict=finding.outcome,
-        lines=(
-            f"replay {finding.outcome}: {finding.summary}",
-            *([f"  {finding.seen}"] if finding.seen else []),
-            *(f"{other.name} {other.outcome}: {other.summary}" for other in findings[1:]),
-            (
-                f"{len(answers)} {'replay' if len(answers) == 1 else 'replays'}, {executed} "
-                "steps executed"
-            )
-            + (f", {cached} cached" if cached else ""),
-        ),
+        lines=(*_lines(findings), _cost(answers)),
         data={
             "outcome": finding.outcome,
             "where": asdict(finding.where),
             "num_replays": len(answers),
-            "steps_executed": executed,
+            "steps_executed": sum(answer.num_steps_executed for answer in answers),
         },
         next_commands=(bench.command("branch" if reproduced else "bisect"),),
     )
@@ -81,19 +72,42 @@ def _answers(bench: Bench, repeats: int | None, last: int | None) -> list[Answer
         f"{bench.site.num_processes} ranks"
     )
     answers = [execute(bench.site, [first])[first.key]]
-    wanted = repeats or (
-        1 if first_look(bench.view, bench.setting, answers[0]) is None else NUM_REPLAYS
-    )
-    more = [replace(first, repeat=number) for number in range(1, wanted)]
+    if not repeats and first_difference(bench.setting, answers[0]) is not None:
+        repeats = NUM_REPLAYS
+    more = [replace(first, repeat=number) for number in range(1, repeats or 1)]
     if more:
         say(f"replay: {len(more)} more, to compare replays with each other")
-        found = execute(bench.site, more)
-        answers += [found[trial.key] for trial in more]
+        by_key = execute(bench.site, more)
+        answers += [by_key[trial.key] for trial in more]
     return answers
 
 
 def _check_window(bench: Bench, last: int | None) -> None:
+    """Refuse a `--last` before the window begins, or behind what was recorded.
+
+    Raises:
+        UsageError: the window would be empty or too long.
+    """
     first, end = bench.setting.known_good_step + 1, last or bench.setting.last_step
     highest = min(first + MAX_WINDOW_STEPS - 1, max(bench.setting.ids))
     if not first <= end <= highest:
         raise UsageError(f"--last {end}: expected a step from {first} to {highest}")
+
+
+def _lines(findings: Sequence[Finding]) -> list[str]:
+    """The replay's finding with what was seen, then what is said of the replays themselves."""
+    replayed, *others = findings
+    lines = [f"replay {replayed.outcome}: {replayed.summary}"]
+    if replayed.seen:
+        lines.append(f"  {replayed.seen}")
+    return lines + [f"{other.name} {other.outcome}: {other.summary}" for other in others]
+
+
+def _cost(answers: Sequence[Answer]) -> str:
+    num_executed = sum(answer.num_steps_executed for answer in answers)
+    num_cached = sum(answer.cached for answer in answers)
+    noun = "replay" if len(answers) == 1 else "replays"
+    line = f"{len(answers)} {noun}, {num_executed} steps executed"
+    if num_cached:
+        line += f", {num_cached} cached"
+    return line

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from synthetic_view import SyntheticRun
 
-from spiketriage.diagnosis.cause import ASIDE
 from spiketriage.diagnosis.checks import collectives
+from spiketriage.diagnosis.role import AGAINST_THE_RUN
 from spiketriage.diagnosis.view import RankDumps
 from spiketriage.evidence.frozen import load_view
 from spiketriage.evidence.rank_dumps import rank_dumps
@@ -115,7 +115,7 @@ def test_the_odd_one_of_three_is_named_as_the_place(tmp_path):
 
 
 def test_no_cause_is_accused_or_cleared_by_it():
-    assert collectives.NAME in ASIDE
+    assert collectives.EMITS[collectives.NAME].role == AGAINST_THE_RUN
 
 
 def test_inspect_shows_the_sentence_of_a_folder_of_dumps(tmp_path):

@@ -51,6 +51,7 @@ NAMES = {
         "composition",
     ),
     "content-profile",
+    "deterministic-mode",
     "stored-finiteness",
 }
 

@@ -10,9 +10,11 @@ import pytest
 import torch
 from synthetic_view import SyntheticRun, learning_rate, only
 
+from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.checks import ids, lr_schedule
-from spiketriage.diagnosis.experiment import Arm, without_effect
-from spiketriage.diagnosis.launch import Answer, row
+from spiketriage.diagnosis.effect import without_effect
+from spiketriage.diagnosis.experiment import Arm
+from spiketriage.diagnosis.launch import row
 from spiketriage.wire.trial import Factors, Trial
 
 
@@ -133,7 +135,7 @@ def test_a_reference_may_change_nothing_only_where_the_run_says_that_it_is_its_o
 
     answers = {trial.key: answer(trial) for trial in (control, variant)}
     experiment = SimpleNamespace(
-        FACTOR="precision", arms=lambda setting: (Arm(control=control, variant=variant),)
+        factor="precision", arms=lambda setting: (Arm(control=control, variant=variant),)
     )
     assert without_effect(experiment, None, answers).startswith(complaint)
     assert bool(without_effect(experiment, None, answers)) == bool(complaint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,13 @@ from synthetic_view import (
     state_tensors,
 )
 
-from spiketriage.diagnosis.checks import code_identity, hyperparameters, lr_schedule, restored_state
+from spiketriage.diagnosis.checks import (
+    code_identity,
+    hyperparameters,
+    lr_schedule,
+    restored_state,
+    run_identity,
+)
 
 SEEDS = range(6)
 
@@ -146,6 +153,57 @@ def test_a_change_of_code_is_context_and_a_change_of_config_is_judged():
     assert (code.outcome, code.judged, code.where.step) == ("differs", False, 41)
     assert "code/r1 → code/r2" in code.summary
     assert (config.outcome, config.judged, config.seen) == ("differs", True, "other")
+
+
+def identified(run: SyntheticRun, attempt: int, **changes: Any) -> None:
+    """Change what every rank of an attempt says of itself."""
+    for rank in run.ranks:
+        key = (attempt, rank)
+        run.identities[key] = replace(run.identities[key], **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "values"),
+    [
+        ("tokenizer-identity", "tokenizer_digest", ("words", "other words")),
+        ("dataset-identity", "dataset_digest", ("pages", "other pages")),
+        ("deterministic-mode", "deterministic", (True, False)),
+    ],
+)
+def test_what_a_restart_changes_is_named_where_the_attempt_begins(name, field, values):
+    run = SyntheticRun()
+    for attempt in (0, 1):
+        identified(run, attempt, **{field: values[0]})
+    assert only(run_identity.run(run.view()), name).outcome == "agrees"
+    identified(run, 1, **{field: values[1]})
+    found = only(run_identity.run(run.view()), name)
+    assert (found.outcome, found.where.step) == ("differs", 41)
+    assert found.judged == (name != "deterministic-mode")
+    assert "attempt 1 begins at step 41" in found.summary
+    others = [one for one in run_identity.run(run.view()) if one.name != name]
+    assert {one.outcome for one in others} <= {"agrees", "not testable"}
+
+
+def test_the_tokenizer_is_that_of_the_generation_which_the_attempt_continues():
+    run = SyntheticRun()
+    for attempt in (0, 1):
+        identified(run, attempt, tokenizer_digest="words")
+    run.manifests[40] = replace(run.manifests[40], tokenizer_digest="other words")
+    found = only(run_identity.run(run.view()), "tokenizer-identity")
+    assert (found.outcome, found.expected, found.seen) == ("differs", "other words", "words")
+    assert "it is not that of step-000040" in found.summary
+
+
+def test_a_model_that_changes_from_one_generation_to_the_next_is_named():
+    run = SyntheticRun()
+    assert [one.name for one in run_identity.run(run.view())] == ["deterministic-mode"]
+    run.manifests[20] = replace(run.manifests[20], model_digest="narrow")
+    assert only(run_identity.run(run.view()), "model-identity").outcome == "not testable"
+    for step, digest in ((20, "narrow"), (40, "narrow"), (60, "wide")):
+        run.manifests[step] = replace(run.manifests[step], model_digest=digest)
+    found = only(run_identity.run(run.view()), "model-identity")
+    assert (found.outcome, found.where.step) == ("differs", 60)
+    assert found.summary == "the model changed in step-000060: it is not that of step-000040"
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spiketriage.diagnosis.role import AGAINST_THE_RUN, TESTS_CAUSES, TESTS_MENTIONED
 from spiketriage.errors import EvidenceError, PartialError, RefusedError, UsageError
 from spiketriage.incident.query import query
 from spiketriage.incident.store import Incident, create, find
@@ -65,6 +66,8 @@ FINDING = st.builds(
     seen=TEXT,
     magnitude=st.none() | NUMBER,
     judged=st.booleans(),
+    role=st.sampled_from([TESTS_CAUSES, TESTS_MENTIONED, AGAINST_THE_RUN]),
+    dates_onset=st.booleans(),
     trials=TEXTS,
 )
 ANCHORS = st.builds(

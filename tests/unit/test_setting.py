@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from synthetic_view import SyntheticRun
 
-from spiketriage.diagnosis.setting import distance, make_setting
+from spiketriage.diagnosis.band import distance
+from spiketriage.diagnosis.derive import make_setting
 
 
 def test_a_spike_of_a_run_whose_loss_still_falls_fast_is_far_outside_and_an_older_loss_is_not() -> (
@@ -22,7 +23,7 @@ def test_a_spike_of_a_run_whose_loss_still_falls_fast_is_far_outside_and_an_olde
         )  # as at the beginning: noise to a model that knows nothing of it
     view = run.view(suspect=75)
     anchors = replace(view.anchors, known_good="step-000060", older_good="step-000040")
-    setting = make_setting(view, anchors, spiked=True)
+    setting = make_setting(view, anchors, alarmed=True)
     spike, older = (distance(run.record(0, step), setting.band) for step in (75, 41))
     assert spike > 5
     assert older < setting.threshold < spike

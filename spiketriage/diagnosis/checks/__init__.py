@@ -20,12 +20,14 @@ from spiketriage.diagnosis.checks import (
     rank_agreement,
     reduction,
     restored_state,
+    run_identity,
     series_trust,
     stored_finiteness,
     stored_steps,
     stored_values,
     system_events,
 )
+from spiketriage.diagnosis.role import Emissions
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding
 
@@ -34,6 +36,7 @@ class Check(Protocol):
     """What a member must have; `run` returns findings and raises only for malformed evidence."""
 
     NAME: str
+    EMITS: Emissions
 
     @property
     def run(self) -> Callable[[View], tuple[Finding, ...]]:
@@ -52,6 +55,7 @@ CHECKS: tuple[Check, ...] = cast(
         lr_schedule,
         hyperparameters,
         code_identity,
+        run_identity,
         restored_state,
         consumed_content,
         ids,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, TESTS_MENTIONED, Emission
 from spiketriage.diagnosis.view import AttemptIdentity, View
 from spiketriage.nouns.checkpoint import Manifest
 from spiketriage.nouns.incident import Finding, Where
@@ -17,6 +18,10 @@ from spiketriage.nouns.telemetry import Identity
 
 NAME = "code-identity"
 CONFIG = "config-identity"
+EMITS = {
+    NAME: Emission(role=TESTS_MENTIONED),
+    CONFIG: Emission(role=TESTS_CAUSES, dates_onset=True),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,23 @@
-"""Check: all ranks called the same collectives in the same order, as far as PyTorch's flight recorder kept them.
+"""Check: all ranks called the same collectives in the same order.
 
-It names the first call on which they disagree; it never says which rank is right.
+It sees as far as PyTorch's flight recorder kept them, names the first call on which the ranks
+disagree, and never says which rank is right.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from spiketriage.diagnosis.findings import agrees, counted, ranks_text, untestable
+from spiketriage.diagnosis.role import AGAINST_THE_RUN, Emission
 from spiketriage.diagnosis.view import RankDumps, View
 from spiketriage.nouns.incident import Finding, Where
 
+if TYPE_CHECKING:
+    from spiketriage.readers.events.desync import Disagreement
+
 NAME = "collectives"
+EMITS = {NAME: Emission(role=AGAINST_THE_RUN, dates_onset=True)}
 UNKNOWN = "no-dump"  # somebody waits for a rank that left none: a hang or a copy that was left out
 
 
@@ -18,63 +26,66 @@ def run(view: View) -> tuple[Finding, ...]:
 
     None without dumps.
     """
-    apart = [
-        one
-        for one in view.dumps
-        if one.disagreement is not None and one.disagreement.aspect != UNKNOWN
-    ]
+    if not view.dumps:
+        return ()
+    doubtful = [dumps for dumps in view.dumps if dumps.disagreement is not None]
+    apart = [dumps for dumps in doubtful if _disagreement(dumps).aspect != UNKNOWN]
     if apart:
         return (_differs(apart[0], len(apart)),)
-    for one in view.dumps:
-        if one.disagreement is not None:
-            return (
-                untestable(NAME, f"{one.folder}: {one.disagreement.sentence}", where=_where(one)),
-            )
-    several = [one for one in view.dumps if one.num_dumps > 1]
-    if several:
-        num_dumps = sum(one.num_dumps for one in several)
-        return (
-            agrees(
-                NAME,
-                f"the flight-recorder dumps of {counted(num_dumps, 'rank')} show no disagreement",
-            ),
-        )
-    if view.dumps:
-        return (untestable(NAME, f"{view.dumps[0].folder}: there is the dump of one rank only"),)
-    return ()
+    if doubtful:
+        first = doubtful[0]
+        reason = f"{first.folder}: {_disagreement(first).sentence}"
+        return (untestable(NAME, reason, where=_where(first)),)
+    num_dumps = sum(dumps.num_dumps for dumps in view.dumps if dumps.num_dumps > 1)
+    if not num_dumps:
+        reason = f"{view.dumps[0].folder}: there is the dump of one rank only"
+        return (untestable(NAME, reason),)
+    text = f"the flight-recorder dumps of {counted(num_dumps, 'rank')} show no disagreement"
+    return (agrees(NAME, text),)
+
+
+def _disagreement(dumps: RankDumps) -> Disagreement:
+    assert dumps.disagreement is not None, "only folders with a disagreement come here"
+    return dumps.disagreement
 
 
 def _differs(dumps: RankDumps, num_folders: int) -> Finding:
-    found = dumps.disagreement
-    assert found is not None, "only folders with a disagreement come here"
+    disagreement = _disagreement(dumps)
+    others = ""
     if num_folders > 1:
         others = f" ({counted(num_folders, 'folder')} of dumps disagree in all)"
-    else:
-        others = ""
-    most, *rest = found.versions
-    if found.absent:
-        never = [f"{ranks_text(found.absent)}: never called it"]
-    else:
-        never = []
+    usual, *odd = disagreement.versions
+    seen = [f"{ranks_text(version.ranks)}: {version.what}" for version in odd]
+    if disagreement.absent:
+        seen.append(f"{ranks_text(disagreement.absent)}: never called it")
     return Finding(
         name=NAME,
         outcome="differs",
-        summary=f"{dumps.folder}: {found.sentence}{others}",
+        summary=f"{dumps.folder}: {disagreement.sentence}{others}",
         where=_where(dumps),
-        expected=most.what,
-        seen="; ".join([f"{ranks_text(one.ranks)}: {one.what}" for one in rest] + never),
-        magnitude=float(sum(len(one.ranks) for one in rest) + len(found.absent)),
+        expected=usual.what,
+        seen="; ".join(seen),
+        magnitude=float(len(_odd_ranks(disagreement))),
     )
 
 
+def _odd_ranks(disagreement: Disagreement) -> list[int]:
+    """Ranks that did not call what most ranks called."""
+    ranks: list[int] = []
+    for version in disagreement.versions[1:]:
+        ranks.extend(version.ranks)
+    return [*ranks, *disagreement.absent]
+
+
 def _where(dumps: RankDumps) -> Where:
-    found = dumps.disagreement
-    assert found is not None, "only folders with a disagreement come here"
-    odd = [rank for one in found.versions[1:] for rank in one.ranks] + list(found.absent)
-    is_one = len(odd) == 1 and len(found.versions[0].ranks) > 1  # of two, nobody knows which is odd
+    disagreement = _disagreement(dumps)
+    odd = _odd_ranks(disagreement)
+    rank = None
+    if len(odd) == 1 and len(disagreement.versions[0].ranks) > 1:
+        rank = odd[0]  # of two ranks, nobody knows which is the odd one
     return Where(
         stage="collective",
-        key=f"{found.process_group}/{found.sequence}",
-        rank=odd[0] if is_one else None,
+        key=f"{disagreement.process_group}/{disagreement.sequence}",
+        rank=rank,
         path=dumps.folder,
     )

@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View, documents_of
 from spiketriage.nouns.data import DataIndex
 from spiketriage.nouns.incident import Finding, Where
 from spiketriage.nouns.telemetry import StepRecord
 
 NAME = "composition"
+# It looks at the suspect step alone, so it cannot move the onset.
+EMITS = {NAME: Emission(role=TESTS_CAUSES)}
 MIN_STEPS = 20
 MARGIN = 1.5
 MIN_DEVIANCE = (

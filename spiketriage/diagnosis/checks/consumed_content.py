@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.data import DataIndex
 from spiketriage.nouns.incident import Finding, Where
@@ -17,6 +18,7 @@ from spiketriage.nouns.telemetry import StepRecord
 
 NAME = "consumed-content"
 AT_SPIKE = "consumed-at-spike"
+EMITS = dict.fromkeys((NAME, AT_SPIKE), Emission(role=TESTS_CAUSES, dates_onset=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,23 +44,25 @@ def run(view: View) -> tuple[Finding, ...]:
             ),
         )
     history = view.history()
-    documents = sum(
-        len(record.content) for records in history.values() for record in records.values()
-    )
-    if not documents:
+    num_documents = 0
+    for records in history.values():
+        num_documents += sum(len(record.content) for record in records.values())
+    if not num_documents:
         return (untestable(NAME, "no step recorded digests of the documents it consumed"),)
-    foreign = [
-        _Foreign(step=step, rank=rank, documents=found, record=record)
-        for step, records in history.items()
-        for rank, record in sorted(records.items())
-        if (found := _foreign(record.content, index))
-    ]
+    foreign: list[_Foreign] = []
+    for step, records in history.items():
+        for rank, record in sorted(records.items()):
+            names = _foreign(record.content, index)
+            if names:
+                foreign.append(_Foreign(step=step, rank=rank, documents=names, record=record))
     at_spike = _at_spike(
         view.suspect, [item for item in foreign if item.step == view.suspect], index
     )
     if foreign:
         return (_differs(NAME, foreign, index), at_spike)
-    text = f"{counted(documents, 'document')} were consumed with the bytes that the index promises"
+    text = (
+        f"{counted(num_documents, 'document')} were consumed with the bytes that the index promises"
+    )
     return (agrees(NAME, text), at_spike)
 
 

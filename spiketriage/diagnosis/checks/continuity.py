@@ -1,7 +1,7 @@
-"""Check: the weights before a step are, bit for bit, the weights that the step before left in the same rank.
+"""Check: the weights before a step are, bit for bit, those that the step before left behind.
 
-Exact in every mode, also in nondeterministic runs; it never compares ranks and never crosses a
-load.
+It is exact in every mode, also in nondeterministic runs; it never compares ranks and never crosses
+a load.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View, broken_since_load, broken_tensors, stage_digests
 from spiketriage.nouns.incident import Finding, Where
 from spiketriage.nouns.telemetry import LoadRecord, StepRecord
 
 NAME = "continuity"
+EMITS = {NAME: Emission(role=TESTS_CAUSES, dates_onset=True)}
 ONE_TENSOR, SEVERAL_TENSORS = "one tensor", "several tensors"  # a flipped bit changes one
 
 
@@ -27,7 +29,7 @@ class _Break:
 
 
 def run(view: View) -> tuple[Finding, ...]:
-    """One finding: the first step whose weights are not those that were left behind, with tensor and rank."""
+    """One finding: the first step, tensor and rank whose weights are not those left behind."""
     breaks: list[_Break] = []
     num_compared = 0
     for rank in view.telemetry.ranks:
@@ -47,7 +49,7 @@ def run(view: View) -> tuple[Finding, ...]:
 
 
 def _pairs(view: View, rank: int) -> Iterator[tuple[StepRecord | LoadRecord, StepRecord]]:
-    """Each step with weights digests, after the step or the load of the same attempt right before it."""
+    """Each step that digested its weights, after the step or load of the same attempt before it."""
     loads = {(load.attempt, load.step): load for load in view.telemetry.loads if load.rank == rank}
     previous: StepRecord | None = None
     for record in view.telemetry.lineage(rank):

@@ -1,6 +1,6 @@
-"""Check: betas, eps, weight decay and clip, as applied and as the process states them, are the manifest's.
+"""Check: betas, eps, weight decay and clip, as applied and as stated, are the manifest's.
 
-The manifest is that of the generation which the attempt continues; it never looks at the learning
+The manifest is that of the generation which the attempt continues. It never looks at the learning
 rate.
 """
 
@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.checkpoint import Manifest
 from spiketriage.nouns.incident import Finding, Where
 
 NAME = "hyperparameters"
+EMITS = {NAME: Emission(role=TESTS_CAUSES, dates_onset=True)}
 # Metric as applied → the names under which trainers state it.
 NAMES: dict[str, tuple[str, ...]] = {
     "beta1": ("beta1", "adam_beta1"),
@@ -38,7 +40,7 @@ class _Wrong:
 
 
 def run(view: View) -> tuple[Finding, ...]:
-    """One finding that names every hyper-parameter that is not the manifest's, from the first step on."""
+    """One finding that names every hyper-parameter that is not the manifest's."""
     references = {attempt: view.reference(attempt) for attempt in view.telemetry.attempts}
     stated = [manifest for manifest in references.values() if manifest and manifest.hparams]
     if not stated:
@@ -106,11 +108,12 @@ def _by_metric(hparams: Mapping[str, Any]) -> dict[str, object]:
     betas = hparams.get("betas")
     if isinstance(betas, list | tuple) and len(betas) == 2:
         spread = {"beta1": betas[0], "beta2": betas[1], **spread}
-    found = {
-        metric: next((spread[name] for name in names if name in spread), None)
-        for metric, names in NAMES.items()
-    }
-    return {metric: value for metric, value in found.items() if isinstance(value, int | float)}
+    by_metric: dict[str, object] = {}
+    for metric, names in NAMES.items():
+        stated = [spread[name] for name in names if name in spread]
+        if stated and isinstance(stated[0], int | float):
+            by_metric[metric] = stated[0]
+    return by_metric
 
 
 def _equal(seen: object, expected: object) -> bool:

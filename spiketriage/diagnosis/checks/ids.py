@@ -1,4 +1,4 @@
-"""Check: every document that a step names exists, and none is used twice before its source has been used up.
+"""Check: every document that a step names exists, and none recurs before its source is used up.
 
 It works on names alone, never on bytes; a sampler that draws with replacement is recognised, not
 accused.
@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import History, View, documents_of
 from spiketriage.nouns.data import DataIndex
 from spiketriage.nouns.incident import Finding, Where
 
 NAME = "ids"
+EMITS = {NAME: Emission(role=TESTS_CAUSES, dates_onset=True)}
 MIN_DUE = 5.0  # repetitions due by now; seeing none has a chance of e^-5
 
 
@@ -42,7 +44,7 @@ class _Repetition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tally:
-    """Every repetition, and how many drawing with replacement would have brought over the same uses."""
+    """Every repetition, and how many of them drawing with replacement would have brought."""
 
     repetitions: tuple[_Repetition, ...]
     num_due: float

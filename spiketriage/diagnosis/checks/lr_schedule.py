@@ -1,4 +1,4 @@
-"""Check: the learning rate as applied is the one that the schedule in the manifest gives for that step.
+"""Check: the learning rate as applied is the one that the manifest's schedule gives.
 
 It recomputes the schedule from its formula and never asks the deployed scheduler.
 """
@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding, Where
 
 NAME = "lr-schedule"
+EMITS = {NAME: Emission(role=TESTS_CAUSES, dates_onset=True)}
 # a schedule in float32 is good to 6e-8; the smallest fault worth a page moves lr by a percent
 RELATIVE_TOLERANCE = 1e-6
 ABSOLUTE_TOLERANCE = 1e-15

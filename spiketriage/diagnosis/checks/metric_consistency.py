@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import History, View
 from spiketriage.nouns.incident import Finding, Where
 from spiketriage.nouns.telemetry import StepRecord
 
 NAME = "metric-consistency"
+EMITS = {NAME: Emission(role=TESTS_CAUSES, dates_onset=True)}
 # Not every metric: rms_t is legitimately infinite while a second moment is still zero.
 WATCHED = (
     "loss/sum",
@@ -45,21 +47,18 @@ class _Artefact:
 def run(view: View) -> tuple[Finding, ...]:
     """One finding: the first nonfinite metric that nothing in the chain explains."""
     history = view.history()
-    odd = [found for step, records in history.items() for found in _unexplained(step, records)]
-    consumed = next((found for found in odd if _is_consumed(found, history)), None)
-    if consumed is not None:
+    odd: list[_Artefact] = []
+    for step, records in history.items():
+        odd.extend(_unexplained(step, records))
+    consumed = [artefact for artefact in odd if _is_consumed(artefact, history)]
+    if consumed:
+        first = consumed[0]
         reason = (
-            f"step {consumed.step}: {consumed.metric} is {consumed.value} and scales the "
-            "update: no mere number"
+            f"step {first.step}: {first.metric} is {first.value} and scales the update: no mere "
+            "number"
         )
-        return (
-            untestable(
-                NAME,
-                reason,
-                where=Where(step=consumed.step, key=consumed.metric, rank=consumed.rank),
-            ),
-        )
-    decided = [found for found in odd if _continues_finite(history, found.step)]
+        return (_undecided(first, reason),)
+    decided = [artefact for artefact in odd if _continues_finite(history, artefact.step)]
     if decided:
         return (_differs(decided),)
     if odd:
@@ -68,43 +67,48 @@ def run(view: View) -> tuple[Finding, ...]:
             f"{first.metric} is {first.value} at step {first.step}, and no record shows what "
             "followed"
         )
-        return (
-            untestable(
-                NAME, reason, where=Where(step=first.step, key=first.metric, rank=first.rank)
-            ),
-        )
-    if not any(
-        name in r.metrics
-        for records in history.values()
-        for r in records.values()
-        for name in WATCHED
-    ):
-        return (untestable(NAME, "no step recorded a loss or a norm"),)
-    if not any(record.digests for records in history.values() for record in records.values()):
-        return (
-            untestable(NAME, "no step recorded a link of the chain to hold the numbers against"),
-        )
-    return (
-        agrees(NAME, "every nonfinite metric, if any, goes with a nonfinite link of the chain"),
-    )
+        return (_undecided(first, reason),)
+    return (_nothing_odd(history),)
+
+
+def _undecided(artefact: _Artefact, reason: str) -> Finding:
+    where = Where(step=artefact.step, key=artefact.metric, rank=artefact.rank)
+    return untestable(NAME, reason, where=where)
+
+
+def _nothing_odd(history: History) -> Finding:
+    """Agreement, if both numbers and links to hold them against were recorded."""
+    metrics: set[str] = set()
+    has_links = False
+    for records in history.values():
+        for record in records.values():
+            metrics.update(record.metrics)
+            has_links = has_links or bool(record.digests)
+    if metrics.isdisjoint(WATCHED):
+        return untestable(NAME, "no step recorded a loss or a norm")
+    if not has_links:
+        reason = "no step recorded a link of the chain to hold the numbers against"
+        return untestable(NAME, reason)
+    return agrees(NAME, "every nonfinite metric, if any, goes with a nonfinite link of the chain")
 
 
 def _unexplained(step: int, records: Mapping[int, StepRecord]) -> list[_Artefact]:
     if any(record.nonfinite for record in records.values()):
         return []  # global metrics are nonfinite on every rank, whichever rank is at fault
-    return [
-        _Artefact(step=step, rank=rank, metric=name, value=record.metrics[name])
-        for name in WATCHED
-        for rank, record in sorted(records.items())
-        if name in record.metrics and not math.isfinite(record.metrics[name])
-    ]
+    artefacts: list[_Artefact] = []
+    for metric in WATCHED:
+        for rank, record in sorted(records.items()):
+            value = record.metrics.get(metric, 0.0)
+            if not math.isfinite(value):
+                artefacts.append(_Artefact(step=step, rank=rank, metric=metric, value=value))
+    return artefacts
 
 
-def _is_consumed(found: _Artefact, history: History) -> bool:
+def _is_consumed(artefact: _Artefact, history: History) -> bool:
     """Whether the number went into the update: finite gradients can have an infinite norm."""
-    if found.metric not in FEEDS_THE_UPDATE:
+    if artefact.metric not in FEEDS_THE_UPDATE:
         return False
-    coefficient = history[found.step][found.rank].metrics.get("clip/coefficient", 1.0)
+    coefficient = history[artefact.step][artefact.rank].metrics.get("clip/coefficient", 1.0)
     return not math.isfinite(coefficient) or coefficient == 0
 
 
@@ -116,15 +120,14 @@ def _continues_finite(history: History, step: int) -> bool:
     return not any(record.nonfinite for record in later.values())
 
 
-def _differs(found: list[_Artefact]) -> Finding:
-    first = found[0]
-    steps = len({item.step for item in found})
+def _differs(artefacts: list[_Artefact]) -> Finding:
+    first = artefacts[0]
+    steps = len({artefact.step for artefact in artefacts})
     return Finding(
         name=NAME,
         outcome="differs",
         summary=f"step {first.step}: {first.metric} reads {first.value} on rank {first.rank}, but "
-        "every "
-        f"link of that step and of the next one is finite: the number is wrong, not the run "
+        f"every link of that step and of the next one is finite: the number is wrong, not the run "
         f"({counted(steps, 'step')})",
         where=Where(
             step=first.step,

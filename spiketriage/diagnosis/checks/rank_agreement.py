@@ -1,7 +1,7 @@
-"""Check: data-parallel replicas take the same steps from the same state and are equal in replicated stages.
+"""Check: data-parallel replicas take the same steps and are equal in every replicated stage.
 
-Only the first difference is a finding, the rest follows from it; this check never says which value
-is right.
+Only the first difference is a finding, since the rest follows from it; this check never says which
+value is right.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, counted, listed, ranks_text, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import (
     History,
     View,
@@ -32,6 +33,7 @@ STAGE_OF = {
     "ranks-optimizer": "optimizer",
     "ranks-params-after": "params_after",
 }
+EMITS = dict.fromkeys((COUNTERS, *STAGE_OF), Emission(role=TESTS_CAUSES, dates_onset=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +101,13 @@ def _first_difference(history: History) -> _Difference | None:
 
 
 def _num_compared(history: History, stage: str, until: int | None) -> int:
-    scanned = (records for step, records in history.items() if until is None or step <= until)
-    return sum(
-        1 for records in scanned if sum(1 for r in records.values() if stage_digests(r, stage)) > 1
-    )
+    num_compared = 0
+    for step, records in history.items():
+        if until is not None and step > until:
+            continue
+        num_ranks = sum(bool(stage_digests(record, stage)) for record in records.values())
+        num_compared += num_ranks > 1
+    return num_compared
 
 
 def _differs(view: View, name: str, found: _Difference, note: str) -> Finding:
@@ -205,7 +210,7 @@ def _different_load(view: View) -> Finding | None:
 
 
 def _different_steps(view: View, history: History) -> Finding | None:
-    """A step that a rank lacks, unless its file is damaged there or the run ended within that step."""
+    """A step that a rank lacks, unless its file is damaged or the run ended within that step."""
     torn = set()
     for segment in view.telemetry.segments:
         if segment.torn_bytes or segment.problem:

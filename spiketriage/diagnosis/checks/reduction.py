@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, counted, ranks_text, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View, differing_keys, kept_own_gradient, stage_digests
 from spiketriage.nouns.incident import Finding, Where
 from spiketriage.nouns.telemetry import StepRecord
 
 NAME = "reduction"
+EMITS = {NAME: Emission(role=TESTS_CAUSES, dates_onset=True)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +29,14 @@ class _Skipped:
 
 
 def run(view: View) -> tuple[Finding, ...]:
-    """One finding: the first step at which a rank kept its own gradient while the ranks disagreed."""
+    """One finding: the first step at which a rank kept its own gradient, apart from the others."""
     history = view.history()
     testable = {step: records for step, records in history.items() if _testable(records)}
-    skipped = [found for step, records in testable.items() if (found := _skipped(step, records))]
+    skipped: list[_Skipped] = []
+    for step, records in testable.items():
+        kept = _skipped(step, records)
+        if kept is not None:
+            skipped.append(kept)
     if skipped:
         return (_differs(skipped),)
     if not testable:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spiketriage.diagnosis.findings import agrees, counted, ranks_text, untestable
+from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.checkpoint import Manifest
 from spiketriage.nouns.incident import Finding, Where
@@ -16,6 +17,7 @@ from spiketriage.nouns.telemetry import LoadRecord
 from spiketriage.wire.chain import PLACEMENT, STATE_FIELDS
 
 NAME = "restored"
+EMITS = {f"{NAME}-{field}": Emission(role=TESTS_CAUSES, dates_onset=True) for field in STATE_FIELDS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,11 @@ def _check_field(view: View, field: str) -> Finding:
     loads = sorted(view.telemetry.loads, key=lambda load: (load.attempt, load.step, load.rank))
     if not loads:
         return untestable(f"{NAME}-{field}", "no load is recorded: the run never restarted")
-    compared = [item for load in loads if (item := _compare(view, load, field)) is not None]
+    compared: list[_Comparison] = []
+    for load in loads:
+        comparison = _compare(view, load, field)
+        if comparison is not None:
+            compared.append(comparison)
     if not compared:
         names = ", ".join(sorted({load.generation for load in loads}))
         why = (
@@ -104,17 +110,15 @@ def _differing_tensors(item: _Comparison, field: str) -> tuple[str, ...]:
 
 
 def _origin(view: View, field: str, item: _Comparison) -> str:
-    """Where the foreign state does belong.
-
-    The same rank of another generation, else another rank.
-    """
+    """Where the foreign state belongs: the same rank of another generation, else another rank."""
     own = f"rank-{item.load.rank}"
-    belongs = [
-        (m.generation, rank)
-        for m in view.manifests()
-        for rank in m.fields
-        if m.fields[rank].get(field) == item.seen
-    ]
-    alike = [generation for generation, rank in belongs if rank == own]
-    others = [f"{rank.replace('-', ' ')} of {generation}" for generation, rank in belongs]
+    alike: list[str] = []
+    others: list[str] = []
+    for manifest in view.manifests():
+        for rank, fields in manifest.fields.items():
+            if fields.get(field) != item.seen:
+                continue
+            if rank == own:
+                alike.append(manifest.generation)
+            others.append(f"{rank.replace('-', ' ')} of {manifest.generation}")
     return next(iter(alike + others), "")

@@ -7,24 +7,28 @@ accuses the log alone.
 from __future__ import annotations
 
 from spiketriage.diagnosis.findings import agrees, counted, listed
+from spiketriage.diagnosis.role import AGAINST_THE_RUN, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.series import Series
 
 NAME = "series-trust"
+EMITS = {NAME: Emission(role=AGAINST_THE_RUN, dates_onset=True)}
 
 
 def run(view: View) -> tuple[Finding, ...]:
     """One finding: the series that must not be believed, with the first one's reason."""
-    series = [one for log in view.telemetry.logs for one in log.series]
-    doubtful = [one for one in series if not one.trusted]
-    hidden = sum(len(one.reasons) for one in series)
+    logged: list[Series] = []
+    for log in view.telemetry.logs:
+        logged.extend(log.series)
+    doubtful = [series for series in logged if not series.trusted]
     if doubtful:
         first = doubtful[0]
         return (
             Finding(
                 name=NAME,
                 outcome="differs",
-                summary=f"not to be believed: {listed([one.name for one in doubtful])}: "
+                summary=f"not to be believed: {listed([series.name for series in doubtful])}: "
                 f"{first.trust}",
                 where=Where(key=first.name, path=first.source),
                 expected="a series that shows what its name says",
@@ -33,14 +37,16 @@ def run(view: View) -> tuple[Finding, ...]:
                 judged=False,
             ),
         )
-    if not series:
+    if not logged:
         return ()  # our recorder's telemetry says itself what it could not record
-    if hidden:
-        told = f"; {counted(hidden, 'value')} that the logs hide were made visible"
-    else:
-        told = ""
+    num_hidden = sum(len(series.reasons) for series in logged)
+    remark = ""
+    if num_hidden:
+        remark = f"; {counted(num_hidden, 'value')} that the logs hide were made visible"
     return (
         agrees(
-            NAME, f"nothing speaks against the {len(series)} series of the logs{told}", judged=False
+            NAME,
+            f"nothing speaks against the {len(logged)} series of the logs{remark}",
+            judged=False,
         ),
     )

@@ -6,23 +6,26 @@ It judges generations whose bytes were read, and never opens one itself.
 from __future__ import annotations
 
 from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.diagnosis.role import AGAINST_THE_RUN, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding, Where
 
 NAME = "stored-finiteness"
+EMITS = {NAME: Emission(role=AGAINST_THE_RUN, dates_onset=True)}
 
 
 def run(view: View) -> tuple[Finding, ...]:
     """One finding: the first generation that is not finite, and how many are not."""
-    measured = [one for one in view.generations if one.file_digests]
-    bad = [one for one in measured if one.nonfinite]
+    measured = [generation for generation in view.generations if generation.file_digests]
+    bad = [generation for generation in measured if generation.nonfinite]
     if bad:
         first = bad[0]
+        names = listed([generation.name for generation in bad])
         return (
             Finding(
                 name=NAME,
                 outcome="nonfinite",
-                summary=f"NaN or infinities in {listed([one.name for one in bad])}: do not resume "
+                summary=f"NaN or infinities in {names}: do not resume "
                 "from there; "
                 f"first: {first.nonfinite[0]}",
                 where=Where(

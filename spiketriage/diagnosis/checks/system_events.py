@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.role import AGAINST_THE_RUN, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding, Where
 from spiketriage.nouns.telemetry import Event
 
 NAME = "system-events"
+EMITS = {NAME: Emission(role=AGAINST_THE_RUN, dates_onset=True)}
 SEVERE = ("fatal", "error")
 # What corrupts bytes or numbers on its way. A process that died or waited in vain has lost its
 # step, not changed it.

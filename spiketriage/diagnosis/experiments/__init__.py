@@ -1,41 +1,31 @@
-"""One factor a file: what is varied against which control, and how the answers are read.
+"""What can be tried: families of experiments as tables, and the special ones a file each.
 
-`EXPERIMENTS` lists them.
+`EXPERIMENTS` lists them from the cheap and telling to the dear; it never tries anything itself.
 """
 
 from __future__ import annotations
 
 from spiketriage.diagnosis.experiment import Experiment
 from spiketriage.diagnosis.experiments import (
-    clean_batch_on_older_state,
-    clean_batch_on_suspect_state,
-    code_heals,
-    kernel_heals,
+    heals,
     later_window,
-    loader_heals,
-    precision_heals,
     reference_code,
-    reference_kernel,
     reference_loader,
-    reference_precision,
+    references,
     skip_batch,
-    suspect_batch_on_older_state,
-    suspect_batch_on_suspect_state,
 )
+from spiketriage.diagnosis.experiments.cells import CELLS
 
 EXPERIMENTS: tuple[Experiment, ...] = (
-    suspect_batch_on_suspect_state,
-    clean_batch_on_suspect_state,
-    suspect_batch_on_older_state,
-    clean_batch_on_older_state,
-    skip_batch,
-    reference_kernel,
-    kernel_heals,
-    reference_precision,
-    precision_heals,
-    reference_loader,
-    loader_heals,
-    reference_code,
-    code_heals,
-    later_window,
+    *CELLS,
+    skip_batch.EXPERIMENT,
+    references.KERNEL,
+    heals.KERNEL,
+    references.PRECISION,
+    heals.PRECISION,
+    reference_loader.EXPERIMENT,
+    heals.LOADER,
+    reference_code.EXPERIMENT,
+    heals.CODE,
+    later_window.EXPERIMENT,
 )

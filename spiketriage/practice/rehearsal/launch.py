@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spiketriage.diagnosis.launch import run_leashed, torchrun
+from spiketriage.diagnosis.leash import run_leashed, torchrun
 from spiketriage.errors import RefusedError, TrialError
 from spiketriage.nouns.incident import StepResult
 from spiketriage.practice.rehearsal import entry, staging, trainer

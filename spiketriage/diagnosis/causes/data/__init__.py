@@ -1,1 +1,0 @@
-"""Causes in the data that a step consumed."""

@@ -1,1 +1,0 @@
-"""Causes in precision, ranges and kernels."""

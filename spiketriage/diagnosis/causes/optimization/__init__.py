@@ -1,1 +1,0 @@
-"""Causes in the optimizer, its state and its schedule."""

@@ -1,1 +1,0 @@
-"""Causes in devices, memory and communication."""
