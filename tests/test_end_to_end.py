@@ -226,6 +226,20 @@ def test_the_rot_reproduces_and_the_flip_does_not(bitrot: Triaged, flip: Triaged
     assert len(once["trials"]) >= 3  # nobody says "once" before three replays agree
 
 
+def test_after_all_trials_the_verdict_needs_no_evidence(triaged: Triaged, tmp_path: Path) -> None:
+    """Telemetry, generations, evidence and trials are gone; the record alone gives the verdict."""
+    run, kept = tmp_path / "run", tmp_path / "incidents" / triaged.folder.name
+    for folder in (run, kept):
+        folder.mkdir(parents=True)
+    shutil.copy(triaged.run.folder / "spiketriage.toml", run)
+    shutil.copy(triaged.folder / "incident.duckdb", kept)
+    done = call("bisect", str(run), "--incidents", str(kept.parent), "--json", cwd=tmp_path)
+    said, before = json.loads(done.stdout), triaged.envelope
+    assert (said["verdict"], said["exit"]) == (before["verdict"], before["exit"])
+    told = ("cause", "class", "where", "steps_executed", "causes", "explanation", "not_tested")
+    assert [said["data"][name] for name in told] == [before["data"][name] for name in told]
+
+
 def chains(path: Path) -> Iterator[tuple[int, Mapping[Link, bytes]]]:
     """Step and digests of every record of a segment, decoded by the wire format alone."""
     layouts: dict[int, tuple[Link, ...]] = {}

@@ -6,10 +6,12 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from spiketriage.nouns.checkpoint import GenerationFacts
 from spiketriage.nouns.incident import Anchors
+
+NUM_SOUND = 2  # the known-good generation, and an older one for the 2×2
 
 
 def select_anchors(
@@ -19,29 +21,26 @@ def select_anchors(
 
     Without an onset the newest sound generation is the known-good one.
     """
-    newest_first = sorted(
-        generations, key=lambda one: (-1 if one.step is None else one.step, one.name), reverse=True
-    )
-    good: list[str] = []
-    at: int | None = None
+    sound: list[str] = []
+    sound_step: int | None = None
     refused: dict[str, str] = {}
-    for generation in newest_first:
+    for generation in sorted(generations, key=_age, reverse=True):
         why = refusal(generation, onset)
         if why:
             refused[generation.name] = why
-        elif (
-            not good or generation.step != at
-        ):  # a second copy of the same step (`last.ckpt`) is not an older one
-            good.append(generation.name)
-            at = generation.step
-        if len(good) == 2:
+        elif not sound or generation.step != sound_step:
+            # A second copy of the same step (`last.ckpt`) would not be an older one.
+            sound.append(generation.name)
+            sound_step = generation.step
+        if len(sound) == NUM_SOUND:
             break
+    chosen = [*sound, None, None]  # there may be one, or none
     return Anchors(
         onset=onset,
         suspect=suspect,
         reason=reason,
-        known_good=good[0] if good else None,
-        older_good=good[1] if len(good) > 1 else None,
+        known_good=chosen[0],
+        older_good=chosen[1],
         refused=refused,
     )
 
@@ -51,18 +50,29 @@ def refusal(generation: GenerationFacts, onset: int | None) -> str:
     if onset is not None and generation.step is not None and generation.step >= onset:
         return f"not older than the onset at step {onset}"
     if generation.problems:
-        more = len(generation.problems) - 1
-        return generation.problems[0] + (f" (and {more} more)" if more else "")
+        return _first_of(generation.problems)
     if not generation.complete:
         if generation.interrupted:
             return f"incomplete: {generation.interrupted}"
         return "incomplete"
     if generation.nonfinite:
-        more = len(generation.nonfinite) - 1
-        return f"not finite: {generation.nonfinite[0]}" + (f" (and {more} more)" if more else "")
+        return f"not finite: {_first_of(generation.nonfinite)}"
     if generation.odd:
-        more = len(generation.odd) - 1
-        return f"not healthy: {generation.odd[0]}" + (f" (and {more} more)" if more else "")
-    if generation.step is not None:
-        return ""
-    return "its step is unknown"
+        return f"not healthy: {_first_of(generation.odd)}"
+    if generation.step is None:
+        return "its step is unknown"
+    return ""
+
+
+def _age(generation: GenerationFacts) -> tuple[int, str]:
+    """A key by which newer generations are larger; one of an unknown step counts as the oldest."""
+    if generation.step is None:
+        return -1, generation.name
+    return generation.step, generation.name
+
+
+def _first_of(texts: Sequence[str]) -> str:
+    num_more = len(texts) - 1
+    if num_more:
+        return f"{texts[0]} (and {num_more} more)"
+    return texts[0]

@@ -5,6 +5,7 @@ It never reads a file and never says what an answer means.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spiketriage.nouns.incident import TrialRow
@@ -35,9 +36,12 @@ class Answer:
                 return record
         return None
 
-    @property
-    def num_steps_executed(self) -> int:
-        """Steps that were executed now; none for an answer from the cache."""
-        if self.cached:
-            return 0
-        return self.row.num_steps_executed
+
+def num_steps_executed(answers: Iterable[Answer]) -> int:
+    """Steps that were executed for these answers now; those from the cache cost none."""
+    return sum(answer.row.num_steps_executed for answer in answers if not answer.cached)
+
+
+def num_cached(answers: Iterable[Answer]) -> int:
+    """How many of the answers had been given before."""
+    return sum(answer.cached for answer in answers)

@@ -44,11 +44,11 @@ def make_setting(view: View, anchors: Anchors, *, alarmed: bool) -> Setting:
         raise RefusedError(f"the suspect step {suspect} does not lie after {known_good}")
     rank = telemetry.ranks[0]
     history = [record for record in telemetry.lineage(rank) if record.step < first_bad]
-    older_step = None
+    oldest_step, older_step = good_step, None
     if anchors.older_good is not None:
-        older_step = generation_step(view, anchors.older_good)
-    band = make_band(history, good_step if older_step is None else older_step)
-    later = _later(view, max(suspect, first_bad) + STEPS_AFTER)
+        oldest_step = older_step = generation_step(view, anchors.older_good)
+    band = make_band(history, oldest_step)
+    later_good, later_step = _later(view, max(suspect, first_bad) + STEPS_AFTER)
     shown = telemetry.at(rank, suspect)
     production = view.history()
     return Setting(
@@ -65,8 +65,8 @@ def make_setting(view: View, anchors: Anchors, *, alarmed: bool) -> Setting:
         older_good_step=older_step,
         production=production,
         loads=_loads(view, known_good, good_step),
-        later_good=later.name if later is not None else None,
-        later_good_step=(later.step or 0) if later is not None else 0,
+        later_good=later_good,
+        later_good_step=later_step,
         clean=_clean_steps(history),
         ids=_ids(production),
         band=band,
@@ -153,15 +153,15 @@ def _unreplayable(view: View, suspect: int) -> str:
     return ""
 
 
-def _later(view: View, after: int) -> GenerationFacts | None:
-    """The first complete generation after a step that production continued from."""
+def _later(view: View, after: int) -> tuple[str | None, int]:
+    """The first complete generation after a step that production continued from, and its step."""
     recorded = set(view.telemetry.steps)
     for facts in view.generations:
         if not facts.complete or facts.step is None:
             continue
         if facts.step > after and facts.step + 1 in recorded:
-            return facts
-    return None
+            return facts.name, facts.step
+    return None, 0
 
 
 def _ids(production: Chain) -> dict[int, dict[str, Any]]:

@@ -30,18 +30,20 @@ def _complaint(factor: str, answers: Mapping[str, Answer], arm: Arm) -> str:
     if variant.not_testable:
         return variant.not_testable
     if factor == "code":
-        return "both trials ran the same code" if _codes(control) == _codes(variant) else ""
+        if _codes(control) == _codes(variant):
+            return "both trials ran the same code"
+        return ""
     if arm.variant.kind != "probe":
         # A skip proves itself by the step that it lacks, a loader by the state that it leaves.
         return ""
     same_batch = _links(control, "batch") == _links(variant, "batch")
     same_state = _links(control, "params_before") == _links(variant, "params_before")
-    if factor == "batch":
-        changed_alone = same_state and not same_batch
-        return "" if changed_alone else "batch and state did not change as asked"
-    if factor == "state":
-        changed_alone = same_batch and not same_state
-        return "" if changed_alone else "batch and state did not change as asked"
+    if factor == "batch" and (same_batch or not same_state):
+        return "batch and state did not change as asked"
+    if factor == "state" and (same_state or not same_batch):
+        return "batch and state did not change as asked"
+    if factor in ("batch", "state"):
+        return ""
     if not (same_batch and same_state):
         return "batch or state changed along with the reference"
     if _is_changed(control, variant) or _is_reference(factor, control):

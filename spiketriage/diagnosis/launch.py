@@ -7,7 +7,8 @@ ends them with us.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from spiketriage import durable
@@ -17,11 +18,16 @@ from spiketriage.diagnosis.site import Site
 from spiketriage.digests import of_file
 from spiketriage.errors import CorruptFileError, EvidenceError, TrialError
 from spiketriage.nouns.incident import TrialRow
+from spiketriage.nouns.telemetry import Identity, LoadRecord, StepRecord
 from spiketriage.readers.telemetry.run.native import read_segment
 from spiketriage.wire import trial as wire
 from spiketriage.wire.trial import Launch, Trial
 
+# A launch is a few dozen steps; one that takes an hour hangs in a collective.
 LIMIT_S = 3600.0
+# How to start a program on every rank, by the kind that the run's settings name.
+LAUNCHERS: Mapping[str, Callable[..., list[str]]] = {"torchrun": torchrun}
+FACTORS = ("state", "batch", "code", "loader", "placement", "precision", "kernel")
 
 
 def execute(site: Site, trials: Sequence[Trial]) -> dict[str, Answer]:
@@ -30,19 +36,24 @@ def execute(site: Site, trials: Sequence[Trial]) -> dict[str, Answer]:
     Raises:
         TrialError: a launch failed; finished trials stay finished and their log is named.
     """
-    cached = {trial.key for trial in trials if _is_done(site, trial)}
-    missing = {trial.key: trial for trial in trials if trial.key not in cached}
-    for generation in sorted({trial.factors.generation for trial in missing.values()}):
+    by_code: dict[str, dict[str, Trial]] = {}
+    missing: set[str] = set()
+    for trial in trials:
+        if not _is_done(site, trial):
+            missing.add(trial.key)
+            by_code.setdefault(trial.factors.code, {})[trial.key] = trial
+    for generation in sorted({t.factors.generation for t in trials if t.key in missing}):
         _require_unchanged(site, generation)
-    for code in sorted({trial.factors.code for trial in missing.values()}):
-        _launch(site, code, [trial for trial in missing.values() if trial.factors.code == code])
-    return {trial.key: _answer(site, trial, cached=trial.key in cached) for trial in trials}
+    for code in sorted(by_code):
+        _launch(site, code, list(by_code[code].values()))
+    answers: dict[str, Answer] = {}
+    for trial in trials:
+        answers[trial.key] = _answer(site, trial, cached=trial.key not in missing)
+    return answers
 
 
 def _require_unchanged(site: Site, generation: str) -> None:
-    """Refuse to start from a generation that is no longer what was frozen.
-
-    It would accuse production.
+    """Refuse to start from a generation that is no longer what was frozen: it would accuse the run.
 
     Raises:
         EvidenceError: a file is missing or its digest differs.
@@ -61,14 +72,20 @@ def _is_done(site: Site, trial: Trial) -> bool:
     folder = site.trials / trial.key
     try:
         chains = json.loads((folder / "done.json").read_text(encoding="utf-8"))["chains"]
-        return bool(chains) and all(
-            of_file(folder / name) == digest for name, digest in chains.items()
-        )
+        for name, digest in chains.items():
+            if of_file(folder / name) != digest:
+                return False
     except (OSError, ValueError, KeyError, EvidenceError):
         return False
+    return bool(chains)
 
 
 def _launch(site: Site, code: str, trials: Sequence[Trial]) -> None:
+    """Run trials that need the same code in one group of processes, to its end.
+
+    Raises:
+        TrialError: it failed, or took too long; its log is named.
+    """
     launch = Launch(
         run=str(site.run),
         harness=site.harness,
@@ -83,14 +100,20 @@ def _launch(site: Site, code: str, trials: Sequence[Trial]) -> None:
     order = site.trials / f"launch-{trials[0].key}.json"
     _write_json(order, wire.launch_to_json(launch))
     log = order.with_suffix(".log")
-    workers = torchrun(site.num_processes, "-m", "spiketriage.train.worker", str(order))
-    code_seen = run_leashed(workers, log, limit_s=LIMIT_S)
-    if code_seen != 0:
-        raise TrialError(
-            f"a launch of {len(trials)} trials ended with exit code {code_seen}: "
-            f"{_reason(order)}; its log is {log}",
-            hint=f"tail -n 40 {log}",
-        )
+    start = LAUNCHERS[site.launcher]
+    workers = start(site.num_processes, "-m", "spiketriage.train.worker", str(order))
+    try:
+        exit_code = run_leashed(workers, log, limit_s=LIMIT_S)
+    except subprocess.TimeoutExpired as error:
+        raise _failed(log, trials, f"did not end within {LIMIT_S:g} s") from error
+    if exit_code != 0:
+        raise _failed(log, trials, f"ended with exit code {exit_code}: {_reason(order)}")
+
+
+def _failed(log: Path, trials: Sequence[Trial], what: str) -> TrialError:
+    return TrialError(
+        f"a launch of {len(trials)} trials {what}; its log is {log}", hint=f"tail -n 40 {log}"
+    )
 
 
 def _reason(order: Path) -> str:
@@ -102,6 +125,11 @@ def _reason(order: Path) -> str:
 
 
 def _answer(site: Site, trial: Trial, *, cached: bool) -> Answer:
+    """What the trial's folder holds, once it is done.
+
+    Raises:
+        EvidenceError: its mark or a chain cannot be read.
+    """
     folder = site.trials / trial.key
     try:
         done = json.loads((folder / "done.json").read_text(encoding="utf-8"))
@@ -109,42 +137,42 @@ def _answer(site: Site, trial: Trial, *, cached: bool) -> Answer:
         raise EvidenceError(
             f"{folder}/done.json: cannot be read: {error}", hint=f"rm -r {folder}"
         ) from error
-    segments = [read_segment(path) for path in sorted(folder.glob("rank-*.chain"))]
+    steps: list[StepRecord] = []
+    loads: list[LoadRecord] = []
+    identities: list[Identity] = []
+    for path in sorted(folder.glob("rank-*.chain")):
+        segment = read_segment(path)
+        steps += segment.steps
+        loads += segment.loads
+        if segment.identity is not None:
+            identities.append(segment.identity)
+    num_steps, wall_s = int(done["num_steps_executed"]), float(done["wall_s"])
     return Answer(
         trial=trial,
         cached=cached,
-        row=row(
-            trial, "done", num_steps=int(done["num_steps_executed"]), wall_s=float(done["wall_s"])
-        ),
-        steps=tuple(step for segment in segments for step in segment.steps),
-        loads=tuple(load for segment in segments for load in segment.loads),
-        identities=tuple(segment.identity for segment in segments if segment.identity),
+        row=make_row(trial, num_steps=num_steps, wall_s=wall_s),
+        steps=tuple(steps),
+        loads=tuple(loads),
+        identities=tuple(identities),
         not_testable=str(done["not_testable"]),
     )
 
 
-def row(trial: Trial, state: str, *, num_steps: int, wall_s: float, summary: str = "") -> TrialRow:
-    """The trial as the incident keeps it."""
-    names = ("state", "batch", "code", "loader", "placement", "precision", "kernel")
-    assert state in ("planned", "done", "failed", "interrupted")
+def make_row(trial: Trial, *, num_steps: int, wall_s: float) -> TrialRow:
+    """A trial that is done, as the incident keeps it."""
     return TrialRow(
         key=trial.key,
         kind=trial.kind,
         purpose=trial.purpose,
-        factors={name: getattr(trial.factors, name) for name in names},
+        factors={name: getattr(trial.factors, name) for name in FACTORS},
         first_step=trial.first_step,
         last_step=trial.last_step,
         repeat=trial.repeat,
-        state=state,  # type: ignore[arg-type]
+        state="done",
         num_steps_executed=num_steps,
         wall_s=wall_s,
-        summary=summary,
+        summary="",
     )
-
-
-def unique(trials: Iterable[Trial]) -> list[Trial]:
-    """Trials without repetition of the same question, in first-seen order."""
-    return list({trial.key: trial for trial in trials}.values())
 
 
 def _write_json(path: Path, value: Mapping[str, object]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from spiketriage.diagnosis.cause import Cause
 from spiketriage.diagnosis.experiment import Experiment, trials_of
@@ -45,14 +46,14 @@ def make_plan(experiments: Iterable[Experiment], setting: Setting, basis: str) -
     """Which experiments this setting allows, and what they would cost."""
     rows: dict[str, ExperimentRow] = {}
     for experiment in experiments:
-        trials = trials_of(experiment.arms(setting))
+        steps = {trial.key: trial.num_steps for trial in trials_of(experiment.arms(setting))}
         rows[experiment.name] = ExperimentRow(
             name=experiment.name,
-            possible=bool(trials),
-            num_steps=sum(trial.num_steps for trial in trials),
-            why="" if trials else experiment.missing,
-            trials=tuple(trial.key for trial in trials),
-            trial_steps=tuple(trial.num_steps for trial in trials),
+            possible=bool(steps),
+            num_steps=sum(steps.values()),
+            why="" if steps else experiment.missing,
+            trials=tuple(steps),
+            trial_steps=tuple(steps.values()),
         )
     row = SettingRow(
         basis=basis,
@@ -97,7 +98,10 @@ def propose(
             "rests on it",
         )
     suspects = suspects_of(causes, case)
-    if not any(_decides(name, suspects, case) for name in options):
+    deciding: set[str] = set()
+    for cause in suspects:
+        deciding.update(cause.deciding(spiked=case.spiked))
+    if deciding.isdisjoint(options):
         return None
     left = [experiment for experiment in experiments if experiment.name in options]
     cells = tuple(experiment.name for experiment in left if experiment.two_by_two)
@@ -120,37 +124,36 @@ def cost(plan: Plan, names: Iterable[str]) -> int:
     return sum(steps.values())
 
 
-def _decides(name: str, suspects: Sequence[Cause], case: Case) -> bool:
-    return any(name in cause.deciding(spiked=case.spiked) for cause in suspects)
-
-
 def _cheapest_split(
-    left: Sequence[Experiment], suspects: Sequence[Cause], plan: Plan, case: Case
+    experiments: Sequence[Experiment], causes: Sequence[Cause], plan: Plan, case: Case
 ) -> Proposal:
     """The experiment that splits most per step, with those that share its control passes."""
     scores: dict[str, float] = {}
-    for experiment in left:
-        name = experiment.name
-        scores[name] = _worth(experiment, suspects, case) / max(1, plan.experiments[name].num_steps)
-    best = max(left, key=lambda experiment: scores[experiment.name])
+    for experiment in experiments:
+        num_steps = plan.experiments[experiment.name].num_steps
+        scores[experiment.name] = _worth(experiment, causes, case) / max(1, num_steps)
+    best = max(experiments, key=lambda experiment: scores[experiment.name])
     together = [best]
     if best.shares_controls:
-        together = [experiment for experiment in left if experiment.shares_controls]
+        together = [experiment for experiment in experiments if experiment.shares_controls]
     names = tuple(experiment.name for experiment in together)
     return Proposal(
         experiments=names,
         num_steps=cost(plan, names),
-        why=f"it splits what is left ({', '.join(cause.name for cause in suspects)}) "
+        why=f"it splits what is left ({', '.join(cause.name for cause in causes)}) "
         "at the least cost",
     )
 
 
-def _worth(experiment: Experiment, suspects: Sequence[Cause], case: Case) -> float:
-    """Pairs of suspects that it would tell apart, and a share for every cell that it fills."""
-    name, role = experiment.name, experiment.role
-    outcomes = [set(cause.allows(name, role, spiked=case.spiked)) for cause in suspects]
-    num_pairs = 0
-    for i, left in enumerate(outcomes):
-        num_pairs += sum(left.isdisjoint(right) for right in outcomes[i + 1 :])
-    num_decided = sum(name in cause.deciding(spiked=case.spiked) for cause in suspects)
-    return num_pairs + DECIDING_SHARE * num_decided
+def _worth(experiment: Experiment, causes: Sequence[Cause], case: Case) -> float:
+    """Pairs of causes that it would tell apart, and a share for every deciding cell it fills."""
+    worth = 0.0
+    for cause in causes:
+        if experiment.name in cause.deciding(spiked=case.spiked):
+            worth += DECIDING_SHARE
+    for left, right in combinations(causes, 2):
+        ours = left.allows(experiment.name, experiment.role, spiked=case.spiked)
+        theirs = right.allows(experiment.name, experiment.role, spiked=case.spiked)
+        if set(ours).isdisjoint(theirs):
+            worth += 1
+    return worth

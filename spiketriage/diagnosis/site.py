@@ -17,7 +17,8 @@ from spiketriage.diagnosis.view import View
 class Site:
     """The run, the trials folder, and one code folder per value of the factor `code`.
 
-    `digests` are what the frozen manifests say of every generation's files, by generation and path.
+    `launcher` is the kind of launch that the run's settings name. `digests` are what the frozen
+    manifests say of every generation's files, by generation and path.
     """
 
     run: Path
@@ -25,6 +26,7 @@ class Site:
     checkpoints: Path
     digests: Mapping[str, Mapping[str, str]]
     harness: str
+    launcher: str
     codes: Mapping[str, Path]
     num_processes: int
     num_threads: int
@@ -49,6 +51,7 @@ def make_site(view: View, setting: Setting, trials: Path) -> Site:
         checkpoints=_checkpoints(view, setting),
         digests=_digests(view),
         harness=settings.harness,
+        launcher=settings.launch_kind,
         codes=codes,
         num_processes=num_processes,
         num_threads=num_threads,

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Literal
 
 from spiketriage.errors import EvidenceError, UsageError
-from spiketriage.nouns.incident import RunSettings
+from spiketriage.nouns.incident import SETTINGS_NAME, RunSettings
 from spiketriage.readers.discover import discover
 
-FILE_NAME = "spiketriage.toml"
+FILE_NAME = SETTINGS_NAME
+# How trials can be started: what `diagnosis/launch.py` has a launcher for.
+LAUNCH_KINDS = ("torchrun",)
 _STRICT = {"extra": "forbid"}
 
 
@@ -44,7 +46,7 @@ class _Trainer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Launch:
     __pydantic_config__ = _STRICT
-    kind: str = "torchrun"
+    kind: str = LAUNCH_KINDS[0]
     nproc_per_node: int = 1
 
 
@@ -148,7 +150,7 @@ def _parse(path: Path, data: bytes) -> _File:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(_File).validate_python(tomllib.loads(data.decode()))
+        file = TypeAdapter(_File).validate_python(tomllib.loads(data.decode()))
     except UnicodeDecodeError as error:
         raise UsageError(
             f"{path}: byte {error.start}: expected UTF-8 text, found {error.reason}"
@@ -159,6 +161,14 @@ def _parse(path: Path, data: bytes) -> _File:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{path}: {where}: {first['msg']} (found {first['input']!r})") from error
+    if file.launch.kind not in LAUNCH_KINDS:
+        known = ", ".join(LAUNCH_KINDS)
+        raise UsageError(
+            f"{path}: launch.kind: trials cannot be started by {file.launch.kind!r}; "
+            f"what can start them: {known}",
+            hint=f"write kind = {LAUNCH_KINDS[0]!r}, or leave the line out",
+        )
+    return file
 
 
 def _absolute(run: Path, file: _File) -> RunSettings:

@@ -50,7 +50,8 @@ def run(
     if verdict.kind == "established":
         proposal = None
     following = _missing_step(verdict, outlook) or outlook.next_command(proposal)
-    verdict = replace(verdict, next_experiment=following if proposal is not None else None)
+    if proposal is not None:
+        verdict = replace(verdict, next_experiment=following)
     with outlook.incident.session(argv) as session:
         outlook.keep_plan(session)
         session.verdict(verdict)
@@ -107,25 +108,24 @@ def _steps(steps: Sequence[int]) -> str:
 
 def _missing_step(verdict: Verdict, outlook: Outlook) -> str:
     """`hash` or `check`, when a suspect's deciding cell is one that nobody asked for yet."""
-    findings = outlook.dossier.findings
-    asked = {finding.name for finding in findings if finding.judged}
-    asked.update(REPLAY_EMITS, *(experiment.emits for experiment in EXPERIMENTS))
     unasked: set[str] = set()
     for view in verdict.causes:
         if view.name in verdict.candidates:
             unasked.update(view.untested)
-    unasked -= asked
-    # What neither answers is for a person to find out.
-    if unasked - set(HASH_EMITS) and not _is_checked(findings):
-        return outlook.command("check")
-    if unasked & set(HASH_EMITS):
+    for finding in outlook.dossier.findings:
+        if finding.judged:
+            unasked.discard(finding.name)
+    # Neither what steps must be executed for nor what a person must find out is a check's to say.
+    unasked -= REPLAY_EMITS.keys()
+    for experiment in EXPERIMENTS:
+        unasked.discard(experiment.name)
+    for cause in CAUSES:
+        unasked.difference_update(cause.by_hand)
+    if not unasked:
+        return ""
+    if unasked <= HASH_EMITS.keys():
         return outlook.command("hash")
-    return ""
-
-
-def _is_checked(findings: Sequence[Finding]) -> bool:
-    """Whether `check` was run: each of its checks leaves a finding, if only that it cannot tell."""
-    return any(f.source == "check" and f.name not in HASH_EMITS for f in findings)
+    return outlook.command("check")
 
 
 def later_anomalies(outlook: Outlook) -> list[int]:
@@ -139,7 +139,7 @@ def later_anomalies(outlook: Outlook) -> list[int]:
     steps = set(_later_alarms(outlook.dossier, setting.suspect))
     for finding in outlook.dossier.findings:
         step = finding.where.step
-        if step is not None and step > setting.suspect and _is_against(finding):
+        if step is not None and step > setting.suspect and _is_anomaly(finding):
             steps.add(step)
     return sorted(steps)
 
@@ -157,7 +157,7 @@ def _later_alarms(dossier: Dossier, suspect: int) -> list[int]:
     return steps
 
 
-def _is_against(finding: Finding) -> bool:
+def _is_anomaly(finding: Finding) -> bool:
     """Whether the finding is an anomaly of its own, not a mark that the spike left behind."""
     return finding.judged and is_against(finding) and finding.role != AGAINST_THE_RUN
 
@@ -187,31 +187,25 @@ def tell(verdict: Verdict, summaries: Mapping[str, str]) -> list[str]:
 
     `summaries` are those of all findings by name.
     """
-    head = f"verdict: {verdict.kind}" + (
-        f": {verdict.cause} ({verdict.cause_class})" if verdict.cause else ""
-    )
-    lines = [head, f"  {verdict.explanation}"]
-    place_text = where_text(verdict.where)
-    if place_text:
-        lines.append(f"where: {place_text}")
+    named = ""
+    if verdict.cause is not None:
+        named = f": {verdict.cause} ({verdict.cause_class})"
+    lines = [f"verdict: {verdict.kind}{named}", f"  {verdict.explanation}"]
+    place = where_text(verdict.where)
+    if place:
+        lines.append(f"where: {place}")
     if verdict.repair:
         lines.append(f"repair: {verdict.repair}")
     lines += [f"beside it: {name}: {summaries[name]}" for name in verdict.beside]
     for view in explanations(verdict.causes):
         lines += _for_and_open(view, summaries)
-    ruled_out = [
-        view for view in verdict.causes if view.status == "contradicted" and view.supporting
-    ]
-    lines += [
-        f"ruled out: {view.name}, by {', '.join(view.contradicting[:NUM_NAMED])}"
-        for view in ruled_out
-    ]
+    for view in verdict.causes:
+        if view.status == "contradicted" and view.supporting:
+            lines.append(f"ruled out: {view.name}, by {', '.join(view.contradicting[:NUM_NAMED])}")
     if verdict.not_tested:
-        sure = verdict.kind == "established"
-        if sure:
+        label = "not tested"
+        if verdict.kind == "established":
             label = "not tested, and not needed for this verdict"
-        else:
-            label = "not tested"
         lines.append(f"{label}: {', '.join(verdict.not_tested)}")
     lines.append(f"{verdict.steps_executed} steps executed")
     return lines
@@ -219,14 +213,15 @@ def tell(verdict: Verdict, summaries: Mapping[str, str]) -> list[str]:
 
 def where_text(where: Where) -> str:
     """`step 171, rank 1, params_before blocks.2.up.weight`."""
-    parts = [
-        f"step {where.step}" if where.step is not None else "",
-        f"rank {where.rank}" if where.rank is not None else "",
-        " ".join(part for part in (where.stage, where.key) if part),
-        where.path or "",
-        where.field or "",
-    ]
-    return ", ".join(part for part in parts if part)
+    parts: list[str] = []
+    if where.step is not None:
+        parts.append(f"step {where.step}")
+    if where.rank is not None:
+        parts.append(f"rank {where.rank}")
+    if where.stage or where.key:
+        parts.append(" ".join(part for part in (where.stage, where.key) if part))
+    parts += [part for part in (where.path, where.field) if part]
+    return ", ".join(parts)
 
 
 def _for_and_open(view: CauseView, summaries: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`spiketriage branch`: change one factor against its control, and prove that the change took place.
+"""`spiketriage branch`: change one factor against its control, and prove that it was changed.
 
 It refuses two factors at once, and batch experiments before a replay has reproduced the incident.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from spiketriage.diagnosis.answer import Answer
+from spiketriage.diagnosis.answer import Answer, num_cached, num_steps_executed
 from spiketriage.diagnosis.effect import without_effect
 from spiketriage.diagnosis.experiment import Arm, Experiment, lint, not_testable, trials_of
 from spiketriage.diagnosis.experiments import EXPERIMENTS
@@ -50,12 +50,13 @@ def run(
     if not experiments and not factors and bench.proposal() is None:
         return _nothing_left(bench)
     chosen = _chosen(bench, experiments, factors)
+    names: list[str] = []
     arms: list[Arm] = []
     for experiment in chosen:
         asked = experiment.arms(bench.setting)
         lint(experiment, asked)
+        names.append(experiment.name)
         arms += asked
-    names = [experiment.name for experiment in chosen]
     say(f"branch: {', '.join(names)}; up to {cost(bench.plan, names)} steps")
     with bench.incident.session(argv) as session:
         bench.keep_plan(session)
@@ -64,15 +65,15 @@ def run(
         session.trials(new_rows(answers.values()))
         session.findings(findings)
         session.exit_code = 5 if all(f.outcome == "not testable" for f in findings) else 0
-    num_executed = sum(answer.num_steps_executed for answer in answers.values())
-    num_cached = sum(answer.cached for answer in answers.values())
+    num_executed = num_steps_executed(answers.values())
     return StepResult(
         incident=bench.incident.id,
         exit_code=session.exit_code,
         verdict="",
         lines=(
             *_table(findings),
-            f"{len(answers)} trials, {num_executed} steps executed, {num_cached} cached",
+            f"{len(answers)} trials, {num_executed} steps executed, "
+            f"{num_cached(answers.values())} cached",
         ),
         data={
             "findings": [asdict(finding) for finding in findings],
@@ -150,9 +151,10 @@ def _require_meaning(bench: Bench, chosen: Sequence[Experiment]) -> None:
     Raises:
         RefusedError: there was no replay yet, or it speaks against one of the experiments.
     """
-    replay = next((f for f in bench.dossier.findings if f.name == REPLAY), None)
-    if replay is None:
+    findings = {finding.name: finding for finding in bench.dossier.findings}
+    if REPLAY not in findings:
         raise RefusedError("the incident was not replayed yet", hint=bench.command("replay"))
+    replay = findings[REPLAY]
     reproduced, spiked = replay.outcome == "agrees", bench.setting.spiked
     pointless: list[str] = []
     for experiment in chosen:
@@ -188,7 +190,7 @@ def _nothing_left(bench: Bench) -> StepResult:
 def _listing(bench: Bench) -> StepResult:
     """Every experiment, what came of it or whether it is open, and what it would cost."""
     outcomes = {finding.name: finding.outcome for finding in bench.dossier.findings}
-    width = max(len(name) for name in BY_NAME)
+    width = len(max(BY_NAME, key=len))
     lines: list[str] = []
     data: list[dict[str, object]] = []
     for name, experiment in BY_NAME.items():
@@ -215,6 +217,7 @@ def _listing(bench: Bench) -> StepResult:
 
 def _table(findings: Sequence[Finding]) -> list[str]:
     width = max(len(finding.name) for finding in findings)
-    return [
-        f"{finding.outcome:<12} {finding.name:<{width}}  {finding.summary}" for finding in findings
-    ]
+    lines: list[str] = []
+    for finding in findings:
+        lines.append(f"{finding.outcome:<12} {finding.name:<{width}}  {finding.summary}")
+    return lines

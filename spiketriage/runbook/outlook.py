@@ -60,7 +60,7 @@ class Outlook:
     typed: Typed
 
     def command(self, step: str, *options: str) -> str:
-        """The command line of another step on this incident, with the options as they were typed."""
+        """The command line of another step on this incident, with the options as typed."""
         typed = self.typed
         return command(step, typed.run_folder, typed.incidents, typed.incident, *options)
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from spiketriage.diagnosis.answer import Answer
+from spiketriage.diagnosis.answer import Answer, num_cached, num_steps_executed
+from spiketriage.diagnosis.findings import counted
 from spiketriage.diagnosis.launch import execute
 from spiketriage.diagnosis.replaying import NUM_REPLAYS, first_difference, replay_findings
 from spiketriage.errors import UsageError
@@ -48,7 +49,9 @@ def run(
         session.trials(new_rows(answers))
         session.findings(findings)
         session.exit_code = 5 if finding.outcome == "not testable" else 0
-    reproduced = finding.outcome == "agrees" and bench.setting.spiked
+    following = "bisect"
+    if finding.outcome == "agrees" and bench.setting.spiked:
+        following = "branch"  # the incident is reproduced, so that one factor can be changed
     return StepResult(
         incident=bench.incident.id,
         exit_code=session.exit_code,
@@ -58,9 +61,9 @@ def run(
             "outcome": finding.outcome,
             "where": asdict(finding.where),
             "num_replays": len(answers),
-            "steps_executed": sum(answer.num_steps_executed for answer in answers),
+            "steps_executed": num_steps_executed(answers),
         },
-        next_commands=(bench.command("branch" if reproduced else "bisect"),),
+        next_commands=(bench.command(following),),
     )
 
 
@@ -104,10 +107,7 @@ def _lines(findings: Sequence[Finding]) -> list[str]:
 
 
 def _cost(answers: Sequence[Answer]) -> str:
-    num_executed = sum(answer.num_steps_executed for answer in answers)
-    num_cached = sum(answer.cached for answer in answers)
-    noun = "replay" if len(answers) == 1 else "replays"
-    line = f"{len(answers)} {noun}, {num_executed} steps executed"
-    if num_cached:
-        line += f", {num_cached} cached"
+    line = f"{counted(len(answers), 'replay')}, {num_steps_executed(answers)} steps executed"
+    if num_cached(answers):
+        line += f", {num_cached(answers)} cached"
     return line

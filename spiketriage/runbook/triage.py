@@ -1,9 +1,7 @@
-"""`spiketriage triage`.
+"""`spiketriage triage`: the whole runbook in order, until a verdict stands or nothing is left.
 
-The whole runbook in order, without a question, until a verdict stands or nothing is left.
-
-It calls the steps as a person would and holds no state: an interrupted triage is continued by the
-same command.
+It calls the steps as a person would and never holds state: an interrupted triage is continued by
+the same command.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from spiketriage.diagnosis.replaying import REPLAY
 from spiketriage.errors import RefusedError, TrialError
 from spiketriage.evidence.progress import say
 from spiketriage.incident import store
@@ -23,12 +22,12 @@ from spiketriage.runbook.next_step import command
 
 INTEGRITY, PARTIAL, CHILD_FAILED = 4, 6, 7
 EXPLAINED = ("established", "supported")  # a verdict that accounts for what hash found
-DISMISSED = (
-    "expected-behaviour",
-    "telemetry-artefact",
-    "unresolved",
-)  # verdicts that leave later anomalies open
+# Verdicts that leave later anomalies open.
+DISMISSED = ("expected-behaviour", "telemetry-artefact", "unresolved")
+# More than the 2×2, the references, the branches and a later window take; a proposal that comes
+# back unchanged ends the rounds sooner.
 MAX_ROUNDS = 8
+# A run that is full of anomalies has one story, which the first incidents tell.
 MAX_LATER = 3
 
 
@@ -52,8 +51,9 @@ class _Walk:
             **options,
         )
         self.exit_codes[name] = result.exit_code
-        for line in result.lines if name not in ("bisect", "report") else ():
-            say(f"  {line}")
+        if name not in ("bisect", "report"):  # their lines are triage's own answer
+            for line in result.lines:
+                say(f"  {line}")
         return result
 
 
@@ -111,46 +111,41 @@ def _go_on(
 ) -> StepResult:
     """When the first anomaly names no fault, look at what came after it.
 
-    A clean outlier must not hide a fault.
-
-    Each later anomaly is an incident of its own; the first one that names a cause is the answer.
+    A clean outlier must not hide a fault: each later anomaly is an incident of its own, and the
+    first one that names a cause is the answer.
     """
-    found, executed = first, first.data["steps_executed"]
+    latest, num_steps = first, first.data["steps_executed"]
     for _ in range(MAX_LATER):
-        later = found.data["later"]
-        if (
-            found.verdict not in DISMISSED
-            or not later
-            or (budget is not None and executed >= budget)
-        ):
+        later = latest.data["later"]
+        if latest.verdict not in DISMISSED or not later or _is_spent(budget, num_steps):
             break
         say(
-            f"triage: {found.verdict} at {found.incident}; step {later[0]} came later and "
+            f"triage: {latest.verdict} at {latest.incident}; step {later[0]} came later and "
             "is not explained by it"
         )
-        found = _triage(
-            _Walk(run_folder=run_folder, incidents=incidents, incident=None), later[0], budget
-        )
-        executed += found.data["steps_executed"]
-    if found.data["cause"] is not None:
-        chosen = found
-    else:
-        chosen = first
-    if chosen is first and found is first:
+        walk = _Walk(run_folder=run_folder, incidents=incidents, incident=None)
+        latest = _triage(walk, later[0], budget)
+        num_steps += latest.data["steps_executed"]
+    if latest is first:
         return first
-    told = f"triage looked at more than one anomaly; this is the incident {chosen.incident}"
+    chosen = first
+    if latest.data["cause"] is not None:
+        chosen = latest
+    remark = f"triage looked at more than one anomaly; this is the incident {chosen.incident}"
     return replace(
         chosen,
-        lines=(*chosen.lines, told),
-        data={**chosen.data, "steps_executed": executed, "first_incident": first.incident},
+        lines=(*chosen.lines, remark),
+        data={**chosen.data, "steps_executed": num_steps, "first_incident": first.incident},
     )
 
 
-def _latest(run_folder: Path, incidents: Path | None, step: int | None) -> str | None:
-    """The latest incident, which every command continues.
+def _is_spent(budget: int | None, num_steps: int) -> bool:
+    """Whether as many steps were executed as were allowed."""
+    return budget is not None and num_steps >= budget
 
-    None when a step was asked for or there is none.
-    """
+
+def _latest(run_folder: Path, incidents: Path | None, step: int | None) -> str | None:
+    """The latest incident, which every command continues; None for a new step, or without one."""
     if step is not None:
         return None
     try:
@@ -165,33 +160,31 @@ def _experiment(walk: _Walk, budget: int | None) -> StepResult:
     A launch that fails ends the experiments, not the triage.
     """
     verdict = walk.step("bisect", bisect.run)
+    tried: tuple[str, ...] = ()
     for _ in range(MAX_ROUNDS):
-        wanted = tuple(verdict.data["next_experiments"])
-        if not wanted or (budget is not None and verdict.data["steps_executed"] >= budget):
-            return verdict
+        proposed = tuple(verdict.data["next_experiments"])
+        if not proposed or proposed == tried or _is_spent(budget, verdict.data["steps_executed"]):
+            break
+        step = "replay" if proposed == (REPLAY,) else "branch"
         try:
-            if wanted == ("replay",):
-                walk.step("replay", replay.run)
+            if step == "replay":
+                walk.step(step, replay.run)
             else:
-                walk.step("branch", branch.run, experiments=wanted)
+                walk.step(step, branch.run, experiments=proposed)
         except TrialError as error:
             say(f"  {error.message}")
-            walk.exit_codes["replay" if wanted == ("replay",) else "branch"] = CHILD_FAILED
-            return verdict
-        following = walk.step("bisect", bisect.run)
-        if tuple(following.data["next_experiments"]) == wanted:
-            return following
-        verdict = following
+            walk.exit_codes[step] = CHILD_FAILED
+            break
+        verdict, tried = walk.step("bisect", bisect.run), proposed
     return verdict
 
 
 def _exit_code(verdict: StepResult, seen: Mapping[str, int]) -> int:
-    """The worst thing that the verdict does not account for.
-
-    A failed child, damage, no answer, a gap.
-    """
+    """The worst that the verdict does not account for: a failed child, damage, no answer, a gap."""
     if CHILD_FAILED in seen.values():
         return CHILD_FAILED
     if seen.get("hash") == INTEGRITY and verdict.verdict not in EXPLAINED:
         return INTEGRITY
-    return verdict.exit_code or (PARTIAL if seen.get("freeze") == PARTIAL else 0)
+    if not verdict.exit_code and seen.get("freeze") == PARTIAL:
+        return PARTIAL
+    return verdict.exit_code

@@ -14,7 +14,7 @@ from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.checks import ids, lr_schedule
 from spiketriage.diagnosis.effect import without_effect
 from spiketriage.diagnosis.experiment import Arm
-from spiketriage.diagnosis.launch import row
+from spiketriage.diagnosis.launch import make_row
 from spiketriage.wire.trial import Factors, Trial
 
 
@@ -121,7 +121,7 @@ def test_a_reference_may_change_nothing_only_where_the_run_says_that_it_is_its_o
     identities = tuple(replace(one, precision=precision) for one in run.identities.values())
 
     def answer(trial: Trial) -> Answer:
-        told = row(trial, "done", num_steps=1, wall_s=1.0)
+        told = make_row(trial, num_steps=1, wall_s=1.0)
         steps = tuple(run.record(rank, 42) for rank in (0, 1))
         return Answer(
             trial=trial,

@@ -9,10 +9,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from command_line import call
 from run_folder import TOML, write_run
 
+from spiketriage.diagnosis import launch
 from spiketriage.errors import EvidenceError, UsageError
-from spiketriage.readers.settings import read_settings
+from spiketriage.readers.settings import LAUNCH_KINDS, read_settings
 from spiketriage.readers.telemetry.run.sources import read_telemetry
 from spiketriage.readers.telemetry.series.names import Names
 
@@ -46,6 +48,7 @@ def test_an_absent_default_is_none_and_a_stated_path_is_kept(tmp_path):
     [
         (TOML + "surprise = 1\n", "surprise"),
         (TOML.replace("nproc_per_node = 2", 'nproc_per_node = "many"'), "nproc_per_node"),
+        (TOML.replace('kind = "torchrun"', 'kind = "slurm"'), "launch.kind.*'slurm'.*torchrun"),
         (TOML.replace("schema = 1", "schema = 2"), "schema"),
         (TOML.replace('id = "tiny"', ""), "id"),
         ("schema = ", "TOML"),
@@ -57,6 +60,21 @@ def test_a_wrong_file_is_a_usage_error_that_names_the_key(tmp_path, text, words)
     with pytest.raises(UsageError, match=rf"spiketriage\.toml.*{words}") as caught:
         read_settings(tmp_path)
     assert caught.value.exit_code == 2
+
+
+def test_each_kind_of_launch_that_is_taken_can_start_trials():
+    assert [kind for kind in LAUNCH_KINDS if kind not in launch.LAUNCHERS] == []
+
+
+def test_a_launch_that_is_not_built_is_refused_by_every_step_with_the_line_to_write(tmp_path):
+    run = write_run(tmp_path / "run")
+    (run / "spiketriage.toml").write_text(
+        TOML.replace('kind = "torchrun"', 'kind = "slurm"'), encoding="utf-8"
+    )
+    refused = call("freeze", str(run), cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "trials cannot be started by 'slurm'" in refused.stderr
+    assert "hint: write kind = 'torchrun'" in refused.stderr
 
 
 def test_text_that_is_not_utf8_is_a_usage_error(tmp_path):

@@ -18,7 +18,7 @@ from spiketriage.diagnosis.setting import Setting
 from spiketriage.nouns.incident import Finding, Outcome, Role, Where
 
 # The band is 4 times the largest effect on the clean batches. Measured: healthy runs stayed within
-# 0.77 of it and real faults lay at least 39 times beyond it, so a reference counts from 20 times on.
+# 0.77 of it, and real faults lay at least 39 times beyond it, so that one counts beyond 20 times.
 REFERENCE_BAND, REFERENCE_RATIO = 4.0, 20.0
 EFFECT_METRICS = ("loss/sum", "grad/norm")
 
