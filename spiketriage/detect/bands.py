@@ -1,6 +1,4 @@
-"""The running centre and scale of one signal.
-
-Robust, incremental, and restorable bit for bit from plain JSON.
+"""The running centre and scale of one signal: robust, incremental, restorable from plain JSON.
 
 This module judges nothing and never learns a value that its caller calls an outlier.
 """
@@ -100,7 +98,7 @@ class Band:
         return self._centre
 
     def _carried(self) -> float:
-        """From the middle of the window to just behind its end, along the medians of its first and last quarter."""
+        """From the window's middle to its end, along the medians of its first and last quarter."""
         values = self._values.values
         if len(values) < CENTRE_WINDOW:
             return 0.0
@@ -110,10 +108,10 @@ class Band:
 
     @property
     def scale(self) -> float:
-        """The 95th percentile of recent deviations, which for a normal distribution is 1.96 scales."""
-        # A median of deviations (MAD) would double the false alarms: it knows nothing of
-        # tails (docs/design-reasons.md#scales-from-a-percentile). The shorter window is there
-        # because the steep start of a run would otherwise hide a spike for 256 steps.
+        """The 95th percentile of recent deviations: 1.96 scales of a normal distribution."""
+        # A median of deviations (MAD) would double the false alarms of bench_detection.py: it knows
+        # nothing of tails. The shorter window is there because the steep start of a run would
+        # otherwise hide a spike for 256 steps.
         return max(self._floor, min(window.quantile(0.95) for window in self._deviations) / 1.96)
 
     @property
@@ -138,8 +136,8 @@ class Band:
             if len(self._rejected) > (NEW_NORMAL if self.is_ready else NEW_NORMAL_AT_START):
                 recent = self._rejected
                 self._reset()
-                for one in recent:
-                    self.learn(one, is_outlier=False)
+                for earlier in recent:
+                    self.learn(earlier, is_outlier=False)
             return
         self._rejected = []
         if len(self._values) >= FIRST_DEVIATION:

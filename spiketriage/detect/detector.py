@@ -1,6 +1,4 @@
-"""What counts as a spike.
-
-One rule set that the guard feeds row by row and the desk runs over arrays.
+"""What counts as a spike: one rule set that the guard feeds row by row and the desk over arrays.
 
 This module needs numpy only, never learns from an outlier, and never alarms on what a log did not
 mean to hold.
@@ -21,13 +19,13 @@ from spiketriage.detect.rules import HABIT_ROWS, Alarm, Judge, Scaling, Signal, 
 __all__ = ["Alarm", "Array", "Detector", "Row", "Trace", "Trigger", "Verdict", "scan"]
 
 Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 SCHEMA = 1  # of Detector.state()
 
-# Floors and widths were tuned on two seeds of tests/bench/bench_detection.py and measured on
-# another.
+# Floors and widths were tuned on two seeds of tests/bench/bench_detection.py, measured on a third.
 # The gradient norm's floor makes its band at least 2.9 times its median: at 3 a healthy history of
-# the prototype was quiet, at 2.5 it was not (docs/design-reasons.md#the-gradient-norms-floor).
+# the prototype was quiet, at 2.5 it was not.
 _SIGNALS: Mapping[str, Signal] = {
     # A loss that falls lastingly is learning, or the next epoch; what falls out of the band is an
     # alarm all the same.
@@ -58,11 +56,8 @@ _SIGNALS: Mapping[str, Signal] = {
     "logz": Signal(name="logz", floor=0.05, shifts=(1, -1), climb=3.0),
     "attention_max": Signal(name="attention_max", logarithmic=True, floor=0.1),
 }
-_QUIET_IN_A_SKIP = (
-    "grad_norm",
-    "update_norm",
-    "rms_t",
-)  # what an overflow of fp16 gradients reaches
+# what an overflow of fp16 gradients reaches
+_QUIET_IN_A_SKIP = ("grad_norm", "update_norm", "rms_t")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +85,7 @@ class Row:
 class Trace:
     """Global values of production by step, 1-D and of equal length; NaN where nonfinite or missing.
 
-    `not_logged` names, by field, the positions at which a log never meant to hold a value: those
-    are passed over.
+    `not_logged` says by field where a log never meant to hold a value: those rows are passed over.
     NaN counts as an anomaly in `loss` and `grad_norm` only, since every run has those; `skipped` is
     0 or 1.
     """
@@ -106,7 +100,7 @@ class Trace:
     attention_max: Array | None = None
     loss_scale: Array | None = None
     skipped: Array | None = None
-    not_logged: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    not_logged: Mapping[str, Flags] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +118,8 @@ class Verdict:
     @property
     def is_nonfinite(self) -> bool:
         """Whether some value is not a number that training can go on from."""
-        return any(one.trigger in ("nonfinite", "missing", "vanished") for one in self.alarms)
+        hopeless = ("nonfinite", "missing", "vanished")
+        return any(raised.trigger in hopeless for raised in self.alarms)
 
 
 class Detector:
@@ -155,7 +150,7 @@ class Detector:
         return _verdict(row, alarms)
 
     def peek(self, row: Row) -> Verdict:
-        """Judge a row that may be partly known yet, as before an optimizer step, and remember nothing of it."""
+        """Judge a row of which not all may be known yet, and remember nothing of it."""
         is_skip = self._scaling.is_skip(row.loss_scale, is_skipped=bool(row.skipped))
         alarms = self._missing(row, is_skip=is_skip)
         for name, value in _judged(row, is_skip=is_skip):
@@ -207,45 +202,42 @@ class Detector:
 def scan(trace: Trace) -> tuple[Alarm, ...]:
     """Every alarm of the trace, by step; the first one's step is the onset."""
     detector = Detector(logs_at_will=bool(trace.not_logged))
-    alarms = []
+    alarms: list[Alarm] = []
     for row in _rows(trace):
-        for one in detector.feed(row).alarms:
-            alarms.append(one)
-    return tuple(sorted(alarms, key=_order))
+        alarms += detector.feed(row).alarms
+    return tuple(sorted(alarms, key=_by_step))
 
 
 def _rows(trace: Trace) -> Iterator[Row]:
-    columns = {name: _column(trace, name) for name in ("lr", "loss_scale", "skipped", *_SIGNALS)}
+    columns: dict[str, list[float | None]] = {}
+    for name in ("lr", "loss_scale", "skipped", *_SIGNALS):
+        cells = _column(trace, name)
+        if cells is not None:
+            columns[name] = cells
     for at, step in enumerate(np.asarray(trace.steps).tolist()):
-        row = {name: values[at] for name, values in columns.items() if values is not None}
+        row: dict[str, Any] = {name: cells[at] for name, cells in columns.items()}
         yield Row(step=int(step), **row)
 
 
-def _column(trace: Trace, name: str) -> list[Any] | None:
+def _column(trace: Trace, name: str) -> list[float | None] | None:
+    """The cells of a field as rows hold them; a NaN that is no anomaly is None, as not logged."""
     values = getattr(trace, name)
     if values is None:
         return None
-    cells: list[float | None] = np.asarray(values, dtype=np.float64).tolist()
-    absent = trace.not_logged.get(name, frozenset())
-    is_told = name in ("loss", "grad_norm")
-    result: list[Any] = []
-    for at, cell in enumerate(cells):
-        result.append(
-            None
-            if at in absent or (not is_told and cell is not None and math.isnan(cell))
-            else cell
-        )
-    return result
+    values = np.asarray(values, dtype=np.float64)
+    is_absent = trace.not_logged.get(name, np.zeros(len(values), dtype=np.bool_))
+    if name not in ("loss", "grad_norm"):
+        is_absent = is_absent | np.isnan(values)
+    cells: list[float | None] = values.tolist()
+    for at in np.flatnonzero(is_absent).tolist():
+        cells[at] = None
+    return cells
 
 
 def _is_training(row: Row) -> bool:
     """Whether a training step wrote the row; an evaluation has neither."""
-    return (
-        row.grad_norm is not None
-        or row.lr is not None
-        or row.loss_scale is not None
-        or row.loss is not None
-    )
+    values = (row.grad_norm, row.lr, row.loss_scale, row.loss)
+    return any(value is not None for value in values)
 
 
 def _judged(row: Row, *, is_skip: bool) -> Iterator[tuple[str, float]]:
@@ -263,10 +255,12 @@ def _judged(row: Row, *, is_skip: bool) -> Iterator[tuple[str, float]]:
 
 
 def _verdict(row: Row, alarms: list[Alarm]) -> Verdict:
-    return Verdict(
-        step=row.step, alarms=tuple(sorted(alarms, key=lambda one: (-one.score, one.signal)))
-    )
+    return Verdict(step=row.step, alarms=tuple(sorted(alarms, key=_by_gravity)))
 
 
-def _order(one: Alarm) -> tuple[int, float, str]:
-    return one.step, -one.score, one.signal
+def _by_gravity(raised: Alarm) -> tuple[float, str]:
+    return -raised.score, raised.signal
+
+
+def _by_step(raised: Alarm) -> tuple[int, float, str]:
+    return raised.step, -raised.score, raised.signal

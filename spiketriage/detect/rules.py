@@ -1,7 +1,7 @@
 """The rules that judge one signal of a run against its own past, and the loss scale of fp16.
 
-This module never looks at two signals at once and never learns from an outlier; `detect` puts the
-rules together.
+This module never looks at two signals at once and never learns from an outlier; `detector` puts
+the rules together.
 """
 
 from __future__ import annotations
@@ -27,16 +27,11 @@ Trigger = Literal[
     "loss-scale",
 ]
 
-SHIFT_COUNT, SHIFT_ROWS, SHIFT_SCALES = (
-    8,
-    BEFORE_ROWS,
-    2.5,
-)  # eight of the last ten beyond 2.5 scales on one side
+# eight of the last ten beyond 2.5 scales on one side
+SHIFT_COUNT, SHIFT_ROWS, SHIFT_SCALES = 8, BEFORE_ROWS, 2.5
 START_ROWS, START_LAST, START_JUMPS = 16, 3, 3.0  # see Judge._starting
-FIRST_RATIO, FIRST_STEP = (
-    1.6,
-    2.0,
-)  # of the first rows: more than 1.6 times the largest so far and 2 nats
+# of the first rows: more than 1.6 times the largest so far and 2 nats
+FIRST_RATIO, FIRST_STEP = 1.6, 2.0
 SURPRISE = 5.0  # scales from which a value is a surprise, and is not learned
 SURPRISE_FACTOR, SURPRISE_ROWS, SURPRISES_KEPT = 1.6, 10_000, 8  # see Judge._bar
 AGAIN_ROWS = 3  # two surprises on one side within so many rows are no chance
@@ -46,16 +41,14 @@ HABIT_ROWS = 8  # rows in a row in which a nonzero value was there before its ab
 ZEROS_REMEMBERED = 1000  # rows after which a zero is forgotten
 LEAST_LOSS = 0.1  # a loss that may round to zero is below this
 CLIMB_ROWS, CLIMB_SCALES = 100, 2.0  # the median of 100 above its own minimum by this many scales
-MAX_SKIPS, MAX_SKIPS_AT_START = (
-    6,
-    40,
-)  # overflow skips in a row: a loss scale that starts at 2^32 needs twenty
+# overflow skips in a row: a loss scale that starts at 2^32 needs twenty
+MAX_SKIPS, MAX_SKIPS_AT_START = 6, 40
 SCALE_ROWS, SCALE_HALVINGS = 64, 5.0  # halvings below the median of recent loss scales
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """One anomaly: `score` is the distance from `expected` in scales, infinite for a nonfinite value.
+    """One anomaly; `score` is the distance from `expected` in scales, infinite if nonfinite.
 
     `step` is where it began, `raised_at` the step whose row made it known: later for a lasting
     shift only.
@@ -100,10 +93,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """One recent value and how far out it was.
-
-    In the scales of then, and in those before a possible shift.
-    """
+    """A recent value and how far out it was: in scales of then, and of before a possible shift."""
 
     step: int
     value: float
@@ -140,16 +130,16 @@ class Judge:
         odd = self._odd(step, value)
         if _is_number(value):
             self._remember_zero(value)
-        if odd or not self._is_judged(value):
-            if odd:
-                return [odd]
+        if odd:
+            return [odd]
+        if not self._is_judged(value):
             return []
         seen = self._look(step, value)
         outside = self._outside(seen)
         is_outlier = bool(outside) or abs(seen.score) > SURPRISE
         self._remember_surprise(seen)
         self._recent.append(seen)
-        alarms = [*outside, *self._lasting(step, is_told=bool(outside))]
+        alarms = [*outside, *self._lasting(step, is_reported=bool(outside))]
         self._band.learn(self._inner(value), is_outlier=is_outlier)
         if is_outlier:
             return alarms
@@ -162,7 +152,7 @@ class Judge:
             "recent": [asdict(seen) for seen in self._recent],
             "is_shifted": self._is_shifted,
             "num_rows": self._num_rows,
-            "surprises": [list(one) for one in self._surprises],
+            "surprises": [list(surprise) for surprise in self._surprises],
             "num_nonzero": self._num_nonzero,
             "num_large": self._num_large,
             "climb": self._climb.values,
@@ -206,10 +196,7 @@ class Judge:
                 f"step {step}: {name} is {value:.4g}, which no norm is",
                 value=value,
             )
-        if self.signal.logarithmic:
-            habit = self._num_nonzero
-        else:
-            habit = self._num_large
+        habit = self._num_nonzero if self.signal.logarithmic else self._num_large
         if value == 0 and habit >= HABIT_ROWS:
             # HF Trainer's NaN filter writes 0.0 for a loss that was NaN.
             sentence = f"step {step}: {name} is exactly zero, which none of the last {habit} was"
@@ -217,14 +204,10 @@ class Judge:
         return None
 
     def _remember_zero(self, value: float) -> None:
-        if self.signal.logarithmic:
-            is_zero = value <= 0
-        else:
-            is_zero = value == 0
+        is_zero = value <= 0 if self.signal.logarithmic else value == 0
         self._num_nonzero = 0 if is_zero else min(self._num_nonzero + 1, ZEROS_REMEMBERED)
-        self._num_large = (
-            min(self._num_large + 1, ZEROS_REMEMBERED) if abs(value) > LEAST_LOSS else 0
-        )
+        is_large = abs(value) > LEAST_LOSS
+        self._num_large = min(self._num_large + 1, ZEROS_REMEMBERED) if is_large else 0
 
     def _remember_surprise(self, seen: _Seen) -> None:
         self._num_rows += 1
@@ -240,7 +223,7 @@ class Judge:
         return _Seen(step=step, value=value, score=score, shift=shift)
 
     def _outside(self, seen: _Seen) -> list[Alarm]:
-        """The value is out if it is beyond the bar, far off, or the second surprise on its side in three rows."""
+        """Out is what is beyond the bar, far off, or a second surprise on its side in 3 rows."""
         if not self._band.is_ready:
             return self._starting(seen.step, seen.value)
         score, name, expected = abs(seen.score), self.signal.name, self._expected()
@@ -266,31 +249,29 @@ class Judge:
         ]
 
     def _bar(self) -> float:
-        """How far out one value has to be, in scales.
-
-        1.6 times the largest surprise of the last 10,000 rows.
+        """How far out a value has to be: 1.6 times the largest surprise of the last 10,000 rows.
 
         Healthy runs have lone outliers, some runs none and some one in a hundred rows, and no
         window that is short enough to follow a run knows which. The bar never rises above `sure`,
         so one huge spike hides no other.
         """
-        largest = max(
-            (score for at, score in self._surprises if self._num_rows - at <= SURPRISE_ROWS),
-            default=0.0,
-        )
+        largest = 0.0
+        for at, score in self._surprises:
+            if self._num_rows - at <= SURPRISE_ROWS:
+                largest = max(largest, score)
         return min(self.signal.sure, max(self.signal.width, SURPRISE_FACTOR * largest))
 
     def _is_again(self, seen: _Seen) -> bool:
-        if (
-            len(self._surprises) == SURPRISES_KEPT
-        ):  # of a run with so many of them, two at a time are no news
-            return False
+        if len(self._surprises) == SURPRISES_KEPT:
+            return False  # of a run with so many of them, two at a time are no news
         side = math.copysign(1.0, seen.score)
         before = list(self._recent)[-AGAIN_ROWS + 1 :]
-        return side * seen.score > SURPRISE and any(side * one.score > SURPRISE for one in before)
+        return side * seen.score > SURPRISE and any(
+            side * earlier.score > SURPRISE for earlier in before
+        )
 
     def _starting(self, step: int, value: float) -> list[Alarm]:
-        """The coarse upward rule of a run's first rows, where nothing is known but that a start goes down.
+        """The coarse upward rule of a run's first rows, of which only is known that they go down.
 
         A value is out if it exceeds the last three by three times the largest jump so far, and by
         `start`.
@@ -321,10 +302,7 @@ class Judge:
 
     def _started(self, step: int, value: float, last: list[float]) -> list[Alarm]:
         name, recent = self.signal.name, max(last[-START_LAST:])
-        if self.signal.logarithmic:
-            expected = math.exp(recent)
-        else:
-            expected = recent
+        expected = math.exp(recent) if self.signal.logarithmic else recent
         score = (self._inner(value) - recent) / self.signal.start
         sentence = (
             f"step {step}: {name} {value:.4g} jumps above the {expected:.4g} of the rows "
@@ -334,10 +312,10 @@ class Judge:
             alarm(name, "start-up", step, sentence, value=value, expected=expected, score=score)
         ]
 
-    def _lasting(self, step: int, *, is_told: bool) -> list[Alarm]:
+    def _lasting(self, step: int, *, is_reported: bool) -> list[Alarm]:
         """A shift within the band, said once: eight of the last ten rows on one side."""
         first = self._shift()
-        is_new = first is not None and not self._is_shifted and not is_told
+        is_new = first is not None and not self._is_shifted and not is_reported
         self._is_shifted = first is not None
         if first is None or not is_new:
             return []
@@ -361,9 +339,9 @@ class Judge:
         ]
 
     def _shift(self) -> _Seen | None:
-        """The first of at least eight of the last ten rows that are far out on one side, if there are so many."""
+        """The first of the rows that are far out on one side, if they are eight of the last ten."""
         for side in self.signal.shifts:
-            beyond = [one for one in self._recent if side * one.shift > SHIFT_SCALES]
+            beyond = [seen for seen in self._recent if side * seen.shift > SHIFT_SCALES]
             if len(beyond) >= SHIFT_COUNT:
                 return beyond[0]
         return None
@@ -395,7 +373,7 @@ class Judge:
 
 
 class Scaling:
-    """Which rows are the normal overflow skips of fp16 loss scaling, and when they are normal no more."""
+    """Which rows are normal overflow skips of fp16 loss scaling, and when they end to be normal."""
 
     def __init__(self) -> None:
         self._scales = Sorted(SCALE_ROWS)  # log2 of the loss scale in rows that were not skipped
@@ -404,10 +382,7 @@ class Scaling:
         self._is_low = False
 
     def is_skip(self, scale: float | None, *, is_skipped: bool) -> bool:
-        """Whether an overflow made the trainer leave this update out.
-
-        It says so, or it lowered its loss scale.
-        """
+        """Whether an overflow made the trainer skip: it says so, or it lowered its loss scale."""
         if scale is None or not scale > 0:
             return False
         return is_skipped or (self._previous is not None and scale < self._previous)
@@ -439,10 +414,7 @@ class Scaling:
         self._num_skips, self._is_low = state["num_skips"], state["is_low"]
 
     def _skipping(self, step: int, scale: float) -> list[Alarm]:
-        if self._scales.is_full:
-            most = MAX_SKIPS
-        else:
-            most = MAX_SKIPS_AT_START
+        most = MAX_SKIPS if self._scales.is_full else MAX_SKIPS_AT_START
         if self._num_skips != most + 1:
             return []
         sentence = (

@@ -1,6 +1,4 @@
-"""Production as one line of global values.
-
-What is scanned for spikes, and what tables and plots show.
+"""Production as one line of global values: what is scanned for spikes, and what plots show.
 
 This module never reads a file and never decides which generation is good.
 """
@@ -8,7 +6,9 @@ This module never reads a file and never decides which generation is good.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,13 @@ import numpy as np
 from spiketriage.detect import detector as detect
 from spiketriage.diagnosis.findings import ranks_text
 from spiketriage.nouns.incident import StepPoint
+from spiketriage.nouns.series import Floats
+from spiketriage.nouns.telemetry import MetricColumn, StepRecord
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 
-MAX_ROWS = 5000
+MAX_ROWS = 5000  # points that an incident's tables hold; the Parquet file has them all
 NOTHING = "nothing spiked: audit"
 _ROWS_AFTER_ONSET = 500
-_POINT = ("loss", "grad_norm", "update_norm", "lr")  # what tables and plots show
 _METRICS = {
     "loss": "loss/mean",
     "grad_norm": "grad/norm",
@@ -31,7 +32,11 @@ _METRICS = {
     "logz": "logz/mean",
     "loss_scale": "loss_scale",
 }
+_SHOWN = ("loss", "grad_norm", "update_norm", "lr")  # what tables and plots show
 _ATTENTION = "attention/logit_max"
+_PER_LAYER = "attention_max"
+
+Scan = Callable[[detect.Trace], tuple[detect.Alarm, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,165 +49,169 @@ class Onset:
     points: tuple[StepPoint, ...]
 
 
-def find_onset(telemetry: Telemetry) -> Onset:
+def find_onset(telemetry: Telemetry, *, scan: Scan = detect.scan) -> Onset:
     """Scan production: loss, gradient norm, and whatever else of `detect.Row` was recorded."""
-    points = [_point(telemetry, step) for step in telemetry.steps]
-    alarms = detect.scan(_trace(telemetry, points))
+    steps = telemetry.steps
+    columns = _columns(telemetry)
+    alarms = scan(_trace(telemetry, steps, columns))
+    if not alarms:
+        points = tuple(_points(telemetry, steps, columns, onset=None, sentences={}))
+        return Onset(step=None, reason=NOTHING, alarms=(), points=points)
     sentences: dict[int, str] = {}
     for alarm in alarms:
         sentences.setdefault(alarm.step, alarm.sentence)
-    step = alarms[0].step if alarms else None
+    onset = alarms[0].step
     return Onset(
-        step=step,
-        reason=f"{alarms[0].sentence}{_ranks(telemetry, alarms[0].step)}" if alarms else NOTHING,
+        step=onset,
+        reason=f"{alarms[0].sentence}{_nonfinite_ranks(telemetry, steps.index(onset))}",
         alarms=alarms,
-        points=tuple(_window(points, step, sentences)),
+        points=tuple(_points(telemetry, steps, columns, onset=onset, sentences=sentences)),
     )
 
 
-def _ranks(telemetry: Telemetry, step: int) -> str:
-    """Which ranks' own losses are not finite, where every rank logs one and some are.
+def rows_at(telemetry: Telemetry, steps: Sequence[int]) -> Iterator[detect.Row]:
+    """Production at these steps as a detector is fed it; what no rank recorded is None."""
+    if not steps:
+        return
+    columns = _columns(telemetry)
+    places = np.searchsorted(np.array(telemetry.steps), np.array(steps)).tolist()
+    for step, at in zip(steps, places, strict=True):
+        values: dict[str, Any] = {}
+        for name, column in columns.items():
+            if column.is_logged[at]:
+                values[name] = float(column.values[at])
+        if math.isnan(values.get(_PER_LAYER, 0.0)):
+            values[_PER_LAYER] = None
+        yield detect.Row(step=step, **values)
 
-    There it began.
-    """
-    losses = {
-        rank: record.metrics["loss/mean"]
-        for rank in telemetry.ranks
-        if (record := telemetry.at(rank, step)) is not None and "loss/mean" in record.metrics
-    }
+
+def _columns(telemetry: Telemetry) -> dict[str, MetricColumn]:
+    """The global values of production along its steps, by field of `detect.Row`."""
+    columns: dict[str, MetricColumn] = {}
+    for name, metric in _METRICS.items():
+        columns[name] = _lowest_rank(telemetry, partial(telemetry.metric, name=metric))
+    columns[_PER_LAYER] = _attention_max(telemetry)
+    return columns
+
+
+def _lowest_rank(telemetry: Telemetry, of_rank: Callable[[int], MetricColumn]) -> MetricColumn:
+    """The global value: the lowest rank's that has one, unless some rank's is nonfinite."""
+    values = np.full(telemetry.num_steps, np.nan)
+    is_logged = np.zeros(len(values), dtype=np.bool_)
+    is_bad = np.zeros(len(values), dtype=np.bool_)
+    for rank in telemetry.ranks:
+        column = of_rank(rank)
+        is_first = column.is_logged & ~is_logged
+        is_first_bad = column.is_logged & ~np.isfinite(column.values) & ~is_bad
+        is_taken = is_first | is_first_bad
+        values[is_taken] = column.values[is_taken]
+        is_logged |= column.is_logged
+        is_bad |= is_first_bad
+    return MetricColumn(values=values, is_logged=is_logged)
+
+
+def _attention_max(telemetry: Telemetry) -> MetricColumn:
+    """The largest over ranks and layers, or the first nonfinite one; only our recorder has it."""
+    values = np.full(telemetry.num_steps, np.nan)
+    is_logged = np.zeros(len(values), dtype=np.bool_)
+    is_bad = np.zeros(len(values), dtype=np.bool_)
+    if _is_others(telemetry):
+        return MetricColumn(values=values, is_logged=is_logged)
+    for rank in telemetry.ranks:
+        column = telemetry.reading(rank, _largest_over_layers)
+        is_first_bad = column.is_logged & ~np.isfinite(column.values) & ~is_bad
+        is_larger = column.is_logged & ~is_bad & (~is_logged | (column.values > values))
+        is_taken = is_larger | is_first_bad
+        values[is_taken] = column.values[is_taken]
+        is_logged |= column.is_logged
+        is_bad |= is_first_bad
+    return MetricColumn(values=values, is_logged=is_logged)
+
+
+def _largest_over_layers(record: StepRecord) -> float | None:
+    layers = record.series.get(_ATTENTION, ())
+    for value in layers:
+        if not math.isfinite(value):
+            return value
+    return max(layers, default=None)
+
+
+def _is_others(telemetry: Telemetry) -> bool:
+    """Whether another tool wrote all of it: such a log holds a value when it likes."""
+    return all(segment.identity is None for segment in telemetry.segments)
+
+
+def _trace(
+    telemetry: Telemetry, steps: Sequence[int], columns: Mapping[str, MetricColumn]
+) -> detect.Trace:
+    not_logged = {}
+    if _is_others(telemetry):  # our recorder writes every metric: one that vanishes is an anomaly
+        for name in _METRICS:
+            not_logged[name] = ~columns[name].is_logged
+    return detect.Trace(
+        steps=np.array(steps, dtype=np.float64),
+        loss=_unless_never(columns["loss"].values),
+        grad_norm=_unless_never(columns["grad_norm"].values),
+        update_norm=_unless_never(columns["update_norm"].values),
+        lr=_unless_never(columns["lr"].values),
+        rms_t=columns["rms_t"].values,
+        logz=columns["logz"].values,
+        attention_max=columns[_PER_LAYER].values,
+        loss_scale=columns["loss_scale"].values,
+        not_logged=not_logged,
+    )
+
+
+def _unless_never(values: Floats) -> Floats:
+    """A harness may not record a value at all, which is no anomaly; one that vanishes is."""
+    if values.size and np.isnan(values).all():
+        return np.ones_like(values)
+    return values
+
+
+def _nonfinite_ranks(telemetry: Telemetry, at: int) -> str:
+    """Which ranks' own losses are not finite, where every rank logs one: there it began."""
+    losses: dict[int, float] = {}
+    for rank in telemetry.ranks:
+        column = telemetry.metric(rank, _METRICS["loss"])
+        if column.is_logged[at]:
+            losses[rank] = float(column.values[at])
     bad = [rank for rank, loss in losses.items() if not math.isfinite(loss)]
     if not 0 < len(bad) < len(losses):
         return ""
     return f"; of {len(losses)} ranks' losses only that of {ranks_text(bad)} is not finite"
 
 
-def row_at(telemetry: Telemetry, step: int) -> detect.Row:
-    """Production at a step as a detector is fed it; what no rank recorded is None."""
-    values: dict[str, Any] = {}
-    for name, metric in _METRICS.items():
-        values[name] = (
-            _value(telemetry, step, metric) if _is_logged(telemetry, step, metric) else None
-        )
-    attention = _attention_max(telemetry, step)
-    return detect.Row(
-        step=step, attention_max=None if math.isnan(attention) else attention, **values
-    )
-
-
-def _point(telemetry: Telemetry, step: int) -> StepPoint:
-    loss, grad_norm, update_norm, lr = (_value(telemetry, step, _METRICS[name]) for name in _POINT)
-    attempt = telemetry.attempt_of(step)
-    assert attempt is not None, "telemetry.steps holds recorded steps only"
-    return StepPoint(
-        attempt=attempt,
-        step=step,
-        loss=loss,
-        grad_norm=grad_norm,
-        update_norm=update_norm,
-        lr=lr,
-        alarm="",
-    )
-
-
-def _value(telemetry: Telemetry, step: int, name: str) -> float:
-    """The global value: the lowest rank's, unless some rank's is nonfinite.
-
-    NaN where no rank recorded it.
-    """
-    records = [
-        record for rank in telemetry.ranks if (record := telemetry.at(rank, step)) is not None
-    ]
-    values = [record.metrics[name] for record in records if name in record.metrics]
-    return next(
-        (value for value in values if not math.isfinite(value)), values[0] if values else math.nan
-    )
-
-
-def _attention_max(telemetry: Telemetry, step: int) -> float:
-    """The largest over ranks and layers; NaN where none recorded it."""
-    records = (telemetry.at(rank, step) for rank in telemetry.ranks)
-    values = [
-        value
-        for record in records
-        if record is not None
-        for value in record.series.get(_ATTENTION, ())
-    ]
-    return next(
-        (value for value in values if not math.isfinite(value)), max(values, default=math.nan)
-    )
-
-
-def _not_logged(telemetry: Telemetry) -> dict[str, frozenset[int]]:
-    """Where a log that other people's code wrote holds no value.
-
-    It logs when it likes, so that is no anomaly.
-    """
-    if any(segment.identity is not None for segment in telemetry.segments):
-        return {}  # our recorder writes every metric at every step: one that vanishes is an anomaly
-    result: dict[str, frozenset[int]] = {}
-    for column, name in _METRICS.items():
-        result[column] = frozenset(
-            at for at, step in enumerate(telemetry.steps) if not _is_logged(telemetry, step, name)
-        )
-    return result
-
-
-def _is_logged(telemetry: Telemetry, step: int, name: str) -> bool:
-    records = (telemetry.at(rank, step) for rank in telemetry.ranks)
-    return any(record is not None and name in record.metrics for record in records)
-
-
-def _trace(telemetry: Telemetry, points: list[StepPoint]) -> detect.Trace:
-    def point(name: str) -> detect.Array:
-        values = np.array([getattr(point, name) for point in points], dtype=np.float64)
-        # A harness may not record a value at all, which is no anomaly; one that vanishes is.
-        if values.size and np.isnan(values).all():
-            return np.ones_like(values)
-        return values
-
-    def metric(name: str) -> detect.Array:
-        return np.array(
-            [_value(telemetry, step, _METRICS[name]) for step in telemetry.steps], dtype=np.float64
+def _points(
+    telemetry: Telemetry,
+    steps: Sequence[int],
+    columns: Mapping[str, MetricColumn],
+    *,
+    onset: int | None,
+    sentences: Mapping[int, str],
+) -> Iterator[StepPoint]:
+    """The points that tables and plots show: all of them, or those around the onset."""
+    window = _window(steps, onset)
+    shown = {name: columns[name].values[window].tolist() for name in _SHOWN}
+    for at, step in enumerate(steps[window]):
+        attempt = telemetry.attempt_of(step)
+        assert attempt is not None, "telemetry.steps holds recorded steps only"
+        yield StepPoint(
+            attempt=attempt,
+            step=step,
+            loss=shown["loss"][at],
+            grad_norm=shown["grad_norm"][at],
+            update_norm=shown["update_norm"][at],
+            lr=shown["lr"][at],
+            alarm=sentences.get(step, ""),
         )
 
-    return detect.Trace(
-        steps=np.array([point.step for point in points], dtype=np.float64),
-        loss=point("loss"),
-        grad_norm=point("grad_norm"),
-        update_norm=point("update_norm"),
-        lr=point("lr"),
-        rms_t=metric("rms_t"),
-        logz=metric("logz"),
-        attention_max=np.array(
-            [_attention_max(telemetry, step) for step in telemetry.steps], dtype=np.float64
-        ),
-        loss_scale=metric("loss_scale"),
-        not_logged=_not_logged(telemetry),
-    )
 
-
-def _window(
-    points: list[StepPoint], onset: int | None, sentences: dict[int, str]
-) -> list[StepPoint]:
-    if len(points) > MAX_ROWS:
-        last = len(points)
-        if onset is not None:
-            at = next(number for number, point in enumerate(points) if point.step == onset)
-            last = min(last, at + _ROWS_AFTER_ONSET)
-        points = points[max(0, last - MAX_ROWS) : max(last, MAX_ROWS)]
-    return [
-        _with_alarm(point, sentences[point.step]) if point.step in sentences else point
-        for point in points
-    ]
-
-
-def _with_alarm(point: StepPoint, sentence: str) -> StepPoint:
-    return StepPoint(
-        attempt=point.attempt,
-        step=point.step,
-        loss=point.loss,
-        grad_norm=point.grad_norm,
-        update_norm=point.update_norm,
-        lr=point.lr,
-        alarm=sentence,
-    )
+def _window(steps: Sequence[int], onset: int | None) -> slice:
+    """At most `MAX_ROWS` steps: those up to a little behind the onset, or the last ones."""
+    last = len(steps)
+    if last <= MAX_ROWS:
+        return slice(0, last)
+    if onset is not None:
+        last = min(last, steps.index(onset) + _ROWS_AFTER_ONSET)
+    return slice(max(0, last - MAX_ROWS), max(last, MAX_ROWS))

@@ -1,4 +1,4 @@
-"""Series of other people's logs as tables of one row a step, ready for `telemetry_table.write_parquet`.
+"""Series of other people's logs as tables of one row a step, for `telemetry_table.write_parquet`.
 
 This module never drops a point: a step that a source gives twice has two rows, and what a log hides
 stays NaN.
@@ -32,9 +32,8 @@ class _Line:
     def part(self, start: int, end: int | None) -> _Line:
         """Its points from the step `start` up to `end`."""
         first = int(np.searchsorted(self.steps, start))
-        if end is None:
-            last = self.steps.size
-        else:
+        last = self.steps.size
+        if end is not None:
             last = int(np.searchsorted(self.steps, end))
         return _Line(
             steps=self.steps[first:last],
@@ -69,45 +68,51 @@ def tables(series: Iterable[Series]) -> Iterator[Table]:
     `production` marks the latest attempt that has the step.
     """
     origins = _origins(series)
-    columns = column_names(sorted({metric for lines in origins.values() for metric in lines}))
+    metrics: set[str] = set()
+    lines: list[_Line] = []
+    for by_metric in origins.values():
+        metrics.update(by_metric)
+        lines += by_metric.values()
+    columns = column_names(sorted(metrics))
     sources = sorted({origin.source for origin in origins})
-    starts = _starts([line for lines in origins.values() for line in lines.values()])
+    starts = _starts(lines)
     for start, end in zip(starts, [*starts[1:], None], strict=False):
-        parts = [
-            _rows(
-                origin, {columns[metric]: line.part(start, end) for metric, line in lines.items()}
-            )
-            for origin, lines in origins.items()
-        ]
-        yield _table([part for part in parts if part.steps.size], list(columns.values()), sources)
+        parts = []
+        for origin, by_metric in origins.items():
+            own = {columns[name]: line.part(start, end) for name, line in by_metric.items()}
+            rows = _rows(origin, own)
+            if rows.steps.size:
+                parts.append(rows)
+        yield _table(parts, list(columns.values()), sources)
 
 
 def _origins(series: Iterable[Series]) -> dict[_Origin, dict[str, _Line]]:
-    found: dict[_Origin, dict[str, list[Series]]] = defaultdict(lambda: defaultdict(list))
-    for one in series:
-        if one.steps.size:
-            found[_Origin(source=one.source, attempt=one.attempt, rank=one.rank)][one.name].append(
-                one
-            )
-    result: dict[_Origin, dict[str, _Line]] = {}
-    for origin, lines in found.items():
-        result[origin] = {name: _line(same) for name, same in lines.items()}
-    return result
+    by_origin: dict[_Origin, dict[str, list[Series]]] = defaultdict(lambda: defaultdict(list))
+    for part in series:
+        if part.steps.size:
+            origin = _Origin(source=part.source, attempt=part.attempt, rank=part.rank)
+            by_origin[origin][part.name].append(part)
+    lines: dict[_Origin, dict[str, _Line]] = {}
+    for origin, parts in by_origin.items():
+        lines[origin] = {name: _line(same) for name, same in parts.items()}
+    return lines
 
 
 def _line(series: Sequence[Series]) -> _Line:
-    steps = _joined([one.steps for one in series])
-    values = _joined([one.values for one in series])
-    untimed = np.broadcast_to(
-        np.float64(np.nan), max(one.steps.size for one in series)
-    )  # takes no memory
-    times_s = _joined(
-        [untimed[: one.steps.size] if one.times_s is None else one.times_s for one in series]
-    )
+    steps = _joined([part.steps for part in series])
+    values = _joined([part.values for part in series])
+    times_s = _joined([_times(part) for part in series])
     if (steps[1:] < steps[:-1]).any():
         order = np.argsort(steps, kind="stable")
         steps, values, times_s = steps[order], values[order], times_s[order]
     return _Line(steps=steps, values=values, times_s=times_s)
+
+
+def _times(series: Series) -> Floats:
+    """The times of a series; where it has none, NaN that takes no memory."""
+    if series.times_s is not None:
+        return series.times_s
+    return np.broadcast_to(np.float64(np.nan), series.steps.size)
 
 
 def _joined(arrays: Sequence[Any]) -> Any:
@@ -125,10 +130,10 @@ def _starts(lines: Sequence[_Line]) -> list[int]:
         return []
     buckets, firsts, counts = [], [], []
     for line in lines:
-        found, index, count = np.unique(
+        ids, index, count = np.unique(
             line.steps // BUCKET_STEPS, return_index=True, return_counts=True
         )
-        buckets.append(found)
+        buckets.append(ids)
         firsts.append(line.steps[index])
         counts.append(count)
     order = np.lexsort((np.concatenate(firsts), np.concatenate(buckets)))

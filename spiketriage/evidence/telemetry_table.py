@@ -1,4 +1,4 @@
-"""All telemetry scalars as one wide Parquet file, for whoever wants more than the incident's tables hold.
+"""All telemetry scalars as one wide Parquet file, beyond what the incident's tables hold.
 
 This module never decides what is production; it only marks it. It holds a bucket of steps at a
 time, never the file.
@@ -18,13 +18,11 @@ from spiketriage.nouns.telemetry import StepRecord
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 
 Table = Any  # of pyarrow, which only its callers load
-BUCKET_STEPS = (
-    2000  # rank-major inside a bucket: a step window and one rank's line are both cheap to read
-)
+# rank-major inside a bucket: a step window and a rank's line are both cheap to read
+BUCKET_STEPS = 2000
 PAGE_ROWS = BUCKET_STEPS  # a rank's rows of a bucket are one page, which the page index finds
-ROW_GROUP_ROWS = (
-    1 << 19
-)  # several a bucket at 1,024 ranks, so that two threads share it; larger footers cost more
+# several a bucket at 1,024 ranks, so that two threads share it; larger footers cost more
+ROW_GROUP_ROWS = 1 << 19
 FEW_ROWS = 1 << 17  # buckets of small runs share a row group until it holds this many
 KEYS = ("source", "attempt", "rank", "step", "production", "wall_time_s", "num_nonfinite")
 
@@ -82,7 +80,7 @@ def _write(tables: Iterable[Table], path: Path) -> None:
 
 
 def _layout(schema: Any) -> dict[str, Any]:
-    """How columns are stored, so that 1,024 ranks × 100,000 steps answer in 40 to 60 ms on two quiet cores.
+    """How columns are stored: 1,024 ranks × 100,000 steps answer in 40 to 60 ms on two quiet cores.
 
     What `tests/bench/bench_telemetry_table.py` asks took 80 to 105 ms with zstd and pages of
     pyarrow's size, and as long as this in a table of DuckDB's own, which is twice as large.
@@ -119,7 +117,7 @@ def _ordered(tables: Iterable[Table]) -> Iterator[Table]:
         )
         last_bucket = int(buckets.max())
         pending.append(table)
-        if sum(one.num_rows for one in pending) >= FEW_ROWS:
+        if sum(small.num_rows for small in pending) >= FEW_ROWS:
             yield _sorted(pa.concat_tables(pending))
             pending = []
     if pending:
@@ -166,10 +164,14 @@ def _integers(table: Table, name: str) -> Integers:
 
 def _tables(telemetry: Telemetry) -> Iterator[Table]:
     """The records of all segments, a table a bucket."""
-    records = sorted(
-        (record for segment in telemetry.segments for record in segment.steps), key=_order
-    )
-    columns = column_names(sorted({name for record in records for name in record.metrics}))
+    records: list[StepRecord] = []
+    for segment in telemetry.segments:
+        records += segment.steps
+    records.sort(key=_order)
+    metrics: set[str] = set()
+    for record in records:
+        metrics.update(record.metrics)
+    columns = column_names(sorted(metrics))
     for _, bucket in groupby(records, key=lambda record: record.step // BUCKET_STEPS):
         yield _table(telemetry, list(bucket), columns)
 

@@ -5,19 +5,19 @@ This module holds no behaviour beyond small derived properties and never reads o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 Severity = Literal["fatal", "error", "warning", "info"]
 
 
 class Link(NamedTuple):
-    """One link of the step chain.
-
-    A stage of `wire.chain.STAGES` and a key (layer, tensor or field).
-    """
+    """One link of the step chain: a stage of `wire.chain.STAGES` and a layer, tensor or field."""
 
     stage: str
     key: str
@@ -79,6 +79,29 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricColumn:
+    """One metric over the steps of a segment or of production, 1-D and as long as those.
+
+    `is_logged` tells a NaN that was written from a value that was not.
+    """
+
+    values: NDArray[np.float64]
+    is_logged: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepColumns:
+    """The metrics of a segment as columns; `steps` grow, and no step is there twice.
+
+    `times_s` is UNIX time, NaN where the log holds none.
+    """
+
+    steps: NDArray[np.int64]
+    metrics: Mapping[str, MetricColumn]
+    times_s: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
     """What a recorder says about itself: what it left out, and why; `step` is None outside a step.
 
@@ -108,11 +131,10 @@ class LoadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One rank's telemetry file.
+    """One rank's telemetry file: its identity, its records, and what is wrong with its tail.
 
-    Its identity, its records, what its writer left out, what is wrong with its tail.
-
-    A log that another tool wrote has no identity, and its records hold metrics only.
+    A log that another tool wrote has no identity; its metrics are kept as `columns`, from which
+    `steps` makes records when somebody asks for one.
     """
 
     path: Path
@@ -121,19 +143,17 @@ class Segment:
     started_at: str
     identity: Identity | None
     loads: tuple[LoadRecord, ...]
-    steps: tuple[StepRecord, ...]
+    steps: Sequence[StepRecord]
     torn_bytes: int
     problem: str
     notices: tuple[Notice, ...] = ()
     num_dropped: int = 0
+    columns: StepColumns | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that a log or a device reported.
-
-    `at` is as written, `time_s` is UNIX time where the zone is known.
-    """
+    """What a log or a device reported; `at` is as written, `time_s` UNIX time if known."""
 
     kind: str
     severity: Severity

@@ -1,6 +1,4 @@
-"""`spiketriage watch`.
-
-The guard's rules over a log as it comes, from a pipe or from a run that is still being written.
+"""`spiketriage watch`: the guard's rules over a log as it comes, from a pipe or a growing run.
 
 This module needs no incident, takes no lease, writes nothing, and never stops at a line that it
 cannot read.
@@ -18,19 +16,19 @@ from typing import Any
 
 from spiketriage.detect.detector import Alarm, Detector, Row
 from spiketriage.errors import EvidenceError
-from spiketriage.evidence.onset import row_at
+from spiketriage.evidence.onset import rows_at
 from spiketriage.evidence.progress import say
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.readers.telemetry.run.sources import read_telemetry
 from spiketriage.readers.telemetry.series.names import DEFAULT, Names
 
-FOUND = 1  # the exit code when there was an alarm
+HAS_ALARMS = 1  # the exit code
 POLL_S = 2.0
 MAX_SHARE = 0.05  # of the time goes into looking: a larger telemetry is looked at less often
 MAX_NAMED = 5  # bad lines that are named; the rest is counted
 MAX_LINE_BYTES = 1 << 20
-_SIGNALS = tuple(one.name for one in fields(Row) if one.name not in ("step", "skipped"))
+_SIGNALS = tuple(signal.name for signal in fields(Row) if signal.name not in ("step", "skipped"))
 _OURS = {
     "loss/mean": "loss",
     "grad/norm": "grad_norm",
@@ -53,18 +51,10 @@ class _Watched:
     num_bad_lines: int = 0
 
     def end(self) -> int:
-        """Say on stderr what it was, and return the exit code.
-
-        Lines that could not be read do not change it.
-        """
-        if self.num_bad_lines:
-            bad = f", {self.num_bad_lines} lines could not be read"
-        else:
-            bad = ""
+        """Say on stderr what it was, and return the exit code, which bad lines do not change."""
+        bad = f", {self.num_bad_lines} lines could not be read" if self.num_bad_lines else ""
         say(f"{self.num_alarms} alarms in {self.num_rows} rows{bad}")
-        if self.num_alarms:
-            return FOUND
-        return 0
+        return HAS_ALARMS if self.num_alarms else 0
 
 
 def read(lines: Iterable[bytes], tell: Tell) -> int:
@@ -109,22 +99,21 @@ def follow(place: Path, tell: Tell, *, looks: Iterator[None] | None = None) -> i
     )
     try:
         for _ in looks or _every_two_seconds():
-            for step in seen.new(telemetry):
-                _feed(watched, detector, row_at(telemetry, step), tell)
+            for row in rows_at(telemetry, seen.new(telemetry)):
+                _feed(watched, detector, row, tell)
             telemetry = _again(source, names) or telemetry
     except KeyboardInterrupt:
         pass  # how a person ends it
-    for step in seen.new(telemetry, is_last=True):
-        _feed(watched, detector, row_at(telemetry, step), tell)
+    for row in rows_at(telemetry, seen.new(telemetry, is_last=True)):
+        _feed(watched, detector, row, tell)
     return watched.end()
 
 
 def _again(source: Path, names: Names) -> Telemetry | None:
     try:
         return read_telemetry(source, names)
-    except (
-        EvidenceError
-    ) as error:  # a log that is rotated, a file system that is away: it may come back
+    except EvidenceError as error:
+        # A log that is rotated, a file system that is away: it may come back.
         say(f"cannot be read just now: {error.message}")
         return None
 
@@ -149,21 +138,27 @@ def parse(line: bytes) -> Row | None:
         raise ValueError(f"{key}: expected a whole number, found {step!r}")
     values: dict[str, Any] = {}
     for name, value in _known(record):
-        values.setdefault(
-            name,
-            None if value is None else bool(value) if name == "skipped" else _number(name, value),
-        )
+        if name not in values:
+            values[name] = _cell(name, value)
     if values or not record:
         return Row(step=int(step), **values)
     return None
 
 
+def _cell(name: str, value: object) -> bool | float | None:
+    if value is None:
+        return None
+    if name == "skipped":
+        return bool(value)
+    return _number(name, value)
+
+
 def _known(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for written, value in record.items():
-        if written in _SIGNALS:
-            name = written
-        else:
-            name = _OURS.get(DEFAULT.canonical(written), DEFAULT.canonical(written))
+        name = written
+        if written not in _SIGNALS:
+            canonical = DEFAULT.canonical(written)
+            name = _OURS.get(canonical, canonical)
         if name in _SIGNALS or name == "skipped":
             yield name, value
 
@@ -213,15 +208,13 @@ class _Seen:
         self._newest: tuple[float, float] | None = None
 
     def new(self, telemetry: Telemetry, *, is_last: bool = False) -> list[int]:
-        """Steps behind the last that was judged, by attempt and step.
-
-        The newest only when it stood still.
-        """
-        places = sorted(
-            (attempt, step)
-            for step in telemetry.steps
-            if (attempt := telemetry.attempt_of(step)) is not None
-        )
+        """Steps behind the last that was judged; the newest only when it stood still."""
+        places: list[tuple[int, int]] = []
+        for step in telemetry.steps:
+            attempt = telemetry.attempt_of(step)
+            if attempt is not None:
+                places.append((attempt, step))
+        places.sort()
         newest = places[-1] if places else None
         is_still, self._newest = newest == self._newest or is_last, newest
         ready = [place for place in places if place > self._last and (place != newest or is_still)]

@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 
 from spiketriage.errors import EvidenceError
 from spiketriage.readers.look import look
-from spiketriage.readers.telemetry.consoles import nanogpt_stdout, text_lines
+from spiketriage.readers.telemetry.consoles import log_points, nanogpt_stdout
 from spiketriage.readers.telemetry.consoles.rank_tree import Placement, placement
-from spiketriage.readers.telemetry.consoles.text_lines import (
-    BLOCK_BYTES,
-    MAX_LINE_CHARS,
-    TextLines,
-    peel,
-)
+from spiketriage.readers.telemetry.consoles.text_lines import TextLines, peel
+from spiketriage.readers.telemetry.series import lines as line_reader
+from spiketriage.readers.telemetry.series.lines import BLOCK_BYTES, MAX_LINE_CHARS
 from spiketriage.readers.telemetry.series.names import DEFAULT
 
 
@@ -187,8 +184,8 @@ def test_blocks_and_limits_of_any_size_give_the_lines_of_the_whole_text(tmp_path
     with (
         pytest.MonkeyPatch.context() as small
     ):  # the same rules, at sizes where every border is met
-        small.setattr(text_lines, "BLOCK_BYTES", 8)
-        small.setattr(text_lines, "MAX_LINE_CHARS", 16)
+        small.setattr(line_reader, "BLOCK_BYTES", 8)
+        small.setattr(line_reader, "MAX_LINE_CHARS", 16)
         lines = TextLines(path, ("",))
         seen = [line for line in lines if line.raw or line.torn]
     expected = [(number, piece[:16]) for number, piece in whole]
@@ -234,3 +231,13 @@ def test_a_reader_takes_attempt_and_rank_from_the_tree(tmp_path):
         (4, 1, [11]),
     ]
     assert any("local rank" in note for note in facts.notes)
+
+
+def test_a_log_that_goes_back_all_the_time_is_bounded_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_points, "MAX_SERIES", 10)
+    path = tmp_path / "run.log"
+    steps = [9, 3] * 50
+    path.write_text("".join(f"iter {step}: loss 2.5, time 1.00ms\n" for step in steps))
+    facts = nanogpt_stdout.read(path, DEFAULT)
+    assert len(facts.series) <= 10
+    assert any("names more than 10 series" in problem for problem in facts.problems)

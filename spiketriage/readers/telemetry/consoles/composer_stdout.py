@@ -7,15 +7,11 @@ long an epoch is.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from spiketriage.nouns.series import LogFacts
-from spiketriage.readers.look import Look
-from spiketriage.readers.telemetry.consoles.log_claims import claim
+from spiketriage.readers.telemetry.consoles.line_format import LineFormat
 from spiketriage.readers.telemetry.consoles.log_numbers import short_number
 from spiketriage.readers.telemetry.consoles.log_points import MAX_STEP, LogPoints
 from spiketriage.readers.telemetry.consoles.text_lines import TextLine
-from spiketriage.readers.telemetry.series.names import Names
 
 NAME = "composer-stdout"
 TELLS = "Every metric that the run logs, training and evaluation, at the console's interval."
@@ -25,37 +21,11 @@ _HEADER = re.compile(
     r"(?:\[epoch=(?P<epoch>\d{1,9})\])?\[(?P<unit>batch|token|sample|iteration)=(?P<at>\d{1,18})(?:/(?P<total>\d{1,18}))?\]:?\s*\Z"
 )
 _EVAL = re.compile(r"\[Eval batch=\d+/\d+\] Eval on (?P<set>.{1,80}?) data:?\s*\Z")
-_METRIC = re.compile(r"(?P<kind>Train|Eval) (?P<name>[^:\n]{1,120}): (?P<told>\S{1,40})\s*\Z")
-_OWN = {
-    "loss/train/total": "loss/mean",
-    "l2_norm/grad/global": "grad/norm",
-    "time/token": "tokens/total",
-}
+_METRIC = re.compile(r"(?P<kind>Train|Eval) (?P<name>[^:\n]{1,120}): (?P<value>\S{1,40})\s*\Z")
 _BATCHES = "time/batch"
 
 
-def claims(look: Look) -> float:
-    """How sure we are that this is a log of composer."""
-    return claim(look, ("batch=", "token=", "sample="), lambda line: _HEADER.match(line.text))
-
-
-def read(path: Path, names: Names) -> LogFacts:
-    """Every record of the console.
-
-    Raises:
-        EvidenceError: it cannot be read, or has no header.
-    """
-    log = LogPoints(path, names, format=NAME, own=_OWN)
-    record = _Record(log)
-    for line in log.lines(
-        "[batch=", "[epoch=", "[token=", "[sample=", "[iteration=", "[Eval ", "Train ", "Eval "
-    ):
-        record.offer(line)
-    record.close()
-    return log.facts()
-
-
-class _Record:
+class _Records:
     """The record whose header was seen last."""
 
     def __init__(self, log: LogPoints) -> None:
@@ -77,10 +47,11 @@ class _Record:
             if "batch=" in line.text and line.text.startswith("["):
                 self.log.near_miss(line)
             return
-        value = short_number(metric["told"])
+        value = short_number(metric["value"])
         self.log.match(line)
         if value is not None and (self.header is not None or self.is_eval):
-            self.cells[("eval " if self.is_eval else "") + metric["name"]] = value
+            prefix = "eval " if self.is_eval else ""
+            self.cells[prefix + metric["name"]] = value
 
     def close(self) -> None:
         """Keep the record that is open."""
@@ -91,7 +62,7 @@ class _Record:
         elif self.header is not None and self.cells:
             step = self._step(self.header)
             if step is None:
-                self._say(
+                self.log.say(
                     "some headers count no batches of the whole run: their records were left out"
                 )
             else:
@@ -99,28 +70,43 @@ class _Record:
         self.header, self.is_eval, self.cells = None, False, {}
 
     def _step(self, header: re.Match[str]) -> int | None:
-        """How many batches are behind the record, since the run began.
-
-        None where neither line says so.
-        """
+        """How many batches of the run are behind the record; None where neither line says so."""
         if header["unit"] == "batch" and header["epoch"] in (None, "1"):
             return int(header["at"])
         batches = self.cells.get(_BATCHES, -1.0)
-        if (
-            0 <= batches < MAX_STEP
-        ):  # it was logged when the batch began, so that this one is not counted
-            self._say(
+        if 0 <= batches < MAX_STEP:
+            # It was logged when the batch began, so that this one is not counted.
+            self.log.say(
                 f"the step is {_BATCHES} + 1, where the header counts no batches of the whole run"
             )
             return int(batches) + 1
         if header["unit"] != "batch" or header["epoch"] is None or header["total"] is None:
             return None
-        self._say(
+        self.log.say(
             "the batch number begins anew in every epoch: the step is (epoch - 1) * "
             "batches an epoch + batch"
         )
         return (int(header["epoch"]) - 1) * int(header["total"]) + int(header["at"])
 
-    def _say(self, note: str) -> None:
-        if note not in self.log.notes:
-            self.log.notes.append(note)
+
+FORMAT = LineFormat(
+    name=NAME,
+    anchors=(
+        "[batch=",
+        "[epoch=",
+        "[token=",
+        "[sample=",
+        "[iteration=",
+        "[Eval ",
+        "Train ",
+        "Eval ",
+    ),
+    own={
+        "loss/train/total": "loss/mean",
+        "l2_norm/grad/global": "grad/norm",
+        "time/token": "tokens/total",
+    },
+    is_line=lambda line: _HEADER.match(line.text),
+    reader=_Records,
+)
+claims, read = FORMAT.claims, FORMAT.read

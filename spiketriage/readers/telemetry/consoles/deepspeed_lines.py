@@ -1,6 +1,4 @@
-"""The lines that DeepSpeed's engine writes into whatever log it runs under.
-
-Overflows, skipped steps, loss scales.
+"""DeepSpeed engine's lines in whatever log it runs under: overflows, skipped steps, loss scales.
 
 This module never decides the format of a log: DeepSpeed runs under other trainers, whose readers
 ask it too.
@@ -13,7 +11,7 @@ import re
 from spiketriage.readers.telemetry.consoles.log_points import LogPoints
 from spiketriage.readers.telemetry.consoles.text_lines import TextLine
 
-WANTED = ("OVERFLOW!", "detected overflow", "scale already at minimum")
+ANCHORS = ("OVERFLOW!", "detected overflow", "scale already at minimum")
 _OVERFLOW = re.compile(
     r"\[deep(?:speed|scale)\] OVERFLOW! Rank (?P<rank>\d{1,7}) Skipping step\.?"
     r"(?: Attempted loss scale: (?P<tried>[\d.e+]{1,40}), (?P<action>(?:reducing to|but "
@@ -28,13 +26,12 @@ _MINIMUM = re.compile(r"(?:loss )?scale already at minimum")
 
 def offer(line: TextLine, log: LogPoints) -> bool:
     """Keep the events of a line of DeepSpeed's; whether it was one."""
-    found = False
+    is_ours = False
     for overflow in _OVERFLOW.finditer(line.raw):
-        found = True
+        is_ours = True
+        scale = ""
         if overflow["tried"]:
             scale = f"; attempted loss scale {overflow['tried']}, {overflow['action'].strip()}"
-        else:
-            scale = ""
         log.event(
             "overflow",
             "warning",
@@ -43,20 +40,20 @@ def offer(line: TextLine, log: LogPoints) -> bool:
             rank=int(overflow["rank"]),
         )
     for detected in _DETECTED.finditer(line.raw):
-        found = True
+        is_ours = True
         sentence = f"overflow {detected['value']} in tensor {detected['tensor']} ({_after(log)})"
         log.event("overflow-in-tensor", "error", sentence, line, rank=int(detected["rank"]))
     if _MINIMUM.search(line.raw):
-        found = True
+        is_ours = True
         log.event(
             "loss-scale-at-minimum",
             "fatal",
             f"the loss scale cannot be reduced further ({_after(log)})",
             line,
         )
-    if found:
+    if is_ours:
         log.match(line)
-    return found
+    return is_ours
 
 
 def _after(log: LogPoints) -> str:

@@ -1,6 +1,4 @@
-"""Reads the dict lines that the Hugging Face Trainer prints.
-
-`{'loss': '4.845', 'grad_norm': '1.119', …}`.
+"""The dict lines of the Hugging Face Trainer: `{'loss': '4.845', 'grad_norm': '1.119', …}`.
 
 This module never invents a step: the lines have none, so they are counted, or multiplied by what
 the log itself states.
@@ -11,16 +9,12 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from pathlib import Path
 
-from spiketriage.nouns.series import LogFacts
-from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.consoles import deepspeed_lines
-from spiketriage.readers.telemetry.consoles.log_claims import claim
+from spiketriage.readers.telemetry.consoles.line_format import LineFormat
 from spiketriage.readers.telemetry.consoles.log_numbers import number
 from spiketriage.readers.telemetry.consoles.log_points import LogPoints
 from spiketriage.readers.telemetry.consoles.text_lines import TextLine
-from spiketriage.readers.telemetry.series.names import Names
 
 NAME = "hf-stdout"
 TELLS = (
@@ -47,27 +41,6 @@ _HIDDEN = "logged as exactly 0 with a gradient norm that is not finite: the NaN 
 _FAMILIES = frozenset({"learning_rate", "epoch", "grad_norm"})
 
 
-def claims(look: Look) -> float:
-    """How sure we are that this is a log of the Hugging Face Trainer."""
-    return claim(look, ("{'",), lambda line: any(map(_items, _dicts(line.text))))
-
-
-def read(path: Path, names: Names) -> LogFacts:
-    """Every dict line.
-
-    Raises:
-        EvidenceError: it cannot be read, or has none.
-    """
-    log = LogPoints(path, names, format=NAME)
-    state = _State(log)
-    for line in log.lines(
-        "{'", "logging_steps", "logging_strategy", "logging_first_step", *deepspeed_lines.WANTED
-    ):
-        state.offer(line)
-    state.close()
-    return log.facts()
-
-
 def _dicts(text: str) -> list[str]:
     return _DICT.findall(text)
 
@@ -75,10 +48,10 @@ def _dicts(text: str) -> list[str]:
 def _items(text: str) -> dict[str, float]:
     """The numbers of a dict that the Trainer printed; nothing if it is another dict."""
     cells = {}
-    for found in _ITEM.finditer(text):
-        value = number(found["quoted"] if found["bare"] is None else found["bare"])
+    for item in _ITEM.finditer(text):
+        value = number(item["quoted"] if item["bare"] is None else item["bare"])
         if value is not None:
-            cells[found["key"]] = value
+            cells[item["key"]] = value
     is_ours = "train_runtime" in cells or (
         _FAMILIES & set(cells) and any("loss" in key for key in cells)
     )
@@ -87,7 +60,7 @@ def _items(text: str) -> dict[str, float]:
     return {}
 
 
-class _State:
+class _Dicts:
     """The numbering of the points, which the log may explain before they come."""
 
     def __init__(self, log: LogPoints) -> None:
@@ -103,11 +76,14 @@ class _State:
 
     def offer(self, line: TextLine) -> None:
         """Read a line: dicts of the Trainer, settings, or DeepSpeed's events."""
-        found = [cells for text in _dicts(line.text) if (cells := _items(text))]
-        for cells in found:
-            self.log.match(line)
-            self._keep(cells, line)
-        if found or deepspeed_lines.offer(line, self.log):
+        is_ours = False
+        for text in _dicts(line.text):
+            cells = _items(text)
+            if cells:
+                is_ours = True
+                self.log.match(line)
+                self._keep(cells, line)
+        if is_ours or deepspeed_lines.offer(line, self.log):
             return
         self._settings(line.text)
         if re.search(r"\{'(?:eval_)?loss': ", line.text):
@@ -148,10 +124,9 @@ class _State:
         self.log.row(self.step, cells, rank=line.rank, reasons=reasons)
 
     def _next(self) -> int:
+        every = 1
         if self.every and not self.is_by_epoch:
             every = self.every
-        else:
-            every = 1
         if self.has_first and every > 1:
             if self.step == 0:
                 return 1
@@ -159,10 +134,7 @@ class _State:
         return self.step + every
 
     def _go_back(self, epoch: float) -> bool:
-        """An epoch that goes back is a restart.
-
-        Go on with the number that the same epoch had before.
-        """
+        """An epoch that goes back is a restart: go on with the number that it had before."""
         if not self.epochs or not epoch < self.epochs[-1]:
             return False
         num_kept = bisect_left(self.epochs, epoch)
@@ -185,10 +157,9 @@ class _State:
                 "the line has no step and the log does not state logging_steps: points are "
                 "numbered from 1"
             )
+        back = ""
         if self.went_back:
             back = "; after a restart the number goes on where the epoch stood before"
-        else:
-            back = ""
         for written in log.written():
             log.trust(written, why + back, trusted=is_stated)
         if not self.num_rows:
@@ -204,3 +175,18 @@ class _State:
             "each loss is the mean since the line before; trainer_state.json has the steps "
             "and all digits"
         )
+
+
+FORMAT = LineFormat(
+    name=NAME,
+    anchors=(
+        "{'",
+        "logging_steps",
+        "logging_strategy",
+        "logging_first_step",
+        *deepspeed_lines.ANCHORS,
+    ),
+    is_line=lambda line: any(map(_items, _dicts(line.text))),
+    reader=_Dicts,
+)
+claims, read = FORMAT.claims, FORMAT.read

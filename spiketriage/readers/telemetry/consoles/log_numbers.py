@@ -19,21 +19,22 @@ def number(text: str) -> float | None:
 
 
 def short_number(text: str) -> float | None:
-    """A number that may carry a suffix K, M, B, T, P or E (`4.19B`, `infE`), or commas (`7,012`)."""
+    """A number that may have a suffix K, M, B, T, P or E (`4.19B`, `infE`), or commas (`7,012`)."""
     plain = text.strip().replace(",", "")
-    told = number(plain)
-    if told is None and plain[-1:] in _EXPONENTS:
+    value = number(plain)
+    if value is None and plain[-1:] in _EXPONENTS:
         digits = plain[:-1]
-        return (
-            number(digits)
-            if digits.strip("+-").isalpha()
-            else number(digits + _EXPONENTS[plain[-1]])
-        )  # infE
-    return told
+        if digits.strip("+-").isalpha():  # infE
+            return number(digits)
+        return number(digits + _EXPONENTS[plain[-1]])
+    return value
 
 
 def numbers(texts: Mapping[str, str | None]) -> dict[str, float]:
     """The entries that are numbers; the others are left out."""
-    return {
-        key: value for key, text in texts.items() if text and (value := number(text)) is not None
-    }
+    values: dict[str, float] = {}
+    for key, text in texts.items():
+        value = number(text or "")
+        if value is not None:
+            values[key] = value
+    return values

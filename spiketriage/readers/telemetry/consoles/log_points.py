@@ -1,6 +1,4 @@
-"""Collects what a parser finds in a text log and makes facts of it.
-
-Series by metric, rank and attempt, and events.
+"""Collects what a reader finds in a text log and makes facts of it: series by rank, and events.
 
 This module never parses a line; a step that goes back is a new attempt, and no value is ever
 replaced.
@@ -8,33 +6,22 @@ replaced.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.nouns.telemetry import Event, Severity
 from spiketriage.readers.telemetry.consoles.rank_tree import placement
 from spiketriage.readers.telemetry.consoles.text_lines import TextLine, TextLines
+from spiketriage.readers.telemetry.series.attempts import Origin
 from spiketriage.readers.telemetry.series.names import Names
+from spiketriage.readers.telemetry.series.points import Points
 
 MAX_SERIES = 1 << 16  # a log that names more metrics than this is damage
-MAX_STEP = 1 << 62
+MAX_STEP = 1 << 62  # fits 64 bits even after a step was added
 MAX_EVENTS = 100_000
-
-
-_Key = tuple[str, int, int | None]  # as written, attempt, rank: hashed for every value of a log
-
-
-@dataclass(slots=True, kw_only=True)
-class _Track:
-    steps: array[int] = field(default_factory=lambda: array("q"))
-    values: array[float] = field(default_factory=lambda: array("d"))
-    reasons: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,20 +51,21 @@ class LogPoints:
         self._own = own or {}
         self._place = placement(path)
         self._lines: TextLines | None = None
-        self._tracks: dict[_Key, _Track] = {}
+        self._points: dict[int | None, Points] = {}
+        self._next_row = 0
+        self._is_full = False
         self._trust: dict[str, _Trust] = {}
         self._spelled: dict[str, str] = {}
         self._last: dict[int | None, int] = {}
-        self._attempts: dict[int | None, int] = {}
         self._rollbacks: dict[int, Rollback] = {}
         self._events: list[Event] = []
         self._num_events = 0
         self._notions: set[str] = set()
         self._first_near_miss: TextLine | None = None
 
-    def lines(self, *wanted: str) -> Iterator[TextLine]:
-        """The lines of the log that contain one of `wanted`."""
-        self._lines = TextLines(self.path, wanted)
+    def lines(self, *anchors: str) -> Iterator[TextLine]:
+        """The lines of the log that contain one of `anchors`."""
+        self._lines = TextLines(self.path, anchors)
         yield from self._lines
 
     def match(self, line: TextLine) -> None:
@@ -121,32 +109,43 @@ class LogPoints:
         rank: int | None = None,
         reasons: Mapping[str, str] | None = None,
     ) -> None:
-        """Values that belong to a step but are no progress (validation), so that they never begin an attempt."""
+        """Values that belong to a step but are no progress (validation): they begin no attempt."""
         if not 0 <= step < MAX_STEP:
             self.num_absurd += 1
             return
-        rank = self._place.rank if rank is None else rank
-        attempt = (self._place.attempt or 0) + self._attempts.get(rank, 0)
+        if self._is_full:
+            return
+        points = self._of_rank(rank)
         for written, value in cells.items():
-            key = (written, attempt, rank)
-            track = self._tracks.get(key)
-            if track is None:
-                if len(self._tracks) >= MAX_SERIES:
-                    continue
-                track = self._tracks[key] = _Track()
-            if reasons and written in reasons:
-                track.reasons[len(track.steps)] = reasons[written]
-            track.steps.append(step)
-            track.values.append(value)
+            if written not in points and not self._is_room():
+                continue
+            reason = reasons.get(written, "") if reasons else ""
+            points.add(written, row=self._next_row, step=step, value=value, reason=reason)
+        self._next_row += 1
 
     def new_attempt(self, last: int, first: int, *, rank: int | None = None) -> None:
         """The run went back from `last` to `first` on this rank."""
-        rank = self._place.rank if rank is None else rank
-        self._attempts[rank] = self._attempts.get(rank, 0) + 1
-        attempt = (self._place.attempt or 0) + self._attempts[rank]
+        points = self._of_rank(rank)
+        points.begin_attempt(self._next_row)
+        self._is_room()
+        attempt = (self._place.attempt or 0) + points.num_begun
         self._rollbacks.setdefault(
             attempt, Rollback(attempt=attempt, last_step=last, first_step=first)
         )
+
+    def _of_rank(self, rank: int | None) -> Points:
+        if rank is None:
+            rank = self._place.rank
+        return self._points.setdefault(rank, Points())
+
+    def _is_room(self) -> bool:
+        """Whether another metric may come; each is at most one series an attempt and rank."""
+        if not self._is_full:
+            num_series = 0
+            for points in self._points.values():
+                num_series += len(points.names) * (points.num_begun + 1)
+            self._is_full = num_series >= MAX_SERIES
+        return not self._is_full
 
     def event(
         self,
@@ -188,31 +187,42 @@ class LogPoints:
 
     def values(self, written: str) -> list[float]:
         """Every value that was collected under this name."""
-        result: list[float] = []
-        for key, track in self._tracks.items():
-            if key[0] == written:
-                for value in track.values:
-                    result.append(value)
-        return result
+        values: list[float] = []
+        for points in self._points.values():
+            block = points.of(written)
+            if block is not None:
+                values += block.values.tolist()
+        return values
 
     def steps(self, written: str) -> list[int]:
-        """The steps of the first series of this name."""
-        return next(
-            (list(track.steps) for key, track in self._tracks.items() if key[0] == written), []
-        )
+        """The steps of the first attempt of the first rank that has this name."""
+        for points in self._points.values():
+            block = points.of_first_attempt(written)
+            if block is not None:
+                steps: list[int] = block.steps.tolist()
+                return steps
+        return []
 
     def written(self) -> set[str]:
         """The names of all metrics so far, as written."""
-        return {written for written, _, _ in self._tracks}
+        names: set[str] = set()
+        for points in self._points.values():
+            names.update(points.names)
+        return names
 
     def drop(self, written: str) -> None:
         """Forget a metric that turned out not to be in this log."""
-        for key in [key for key in self._tracks if key[0] == written]:
-            del self._tracks[key]
+        for points in self._points.values():
+            points.drop(written)
 
     def spell(self, written: str, seen: str) -> None:
         """The log spells this metric `seen`."""
         self._spelled[written] = seen
+
+    def say(self, note: str) -> None:
+        """A remark on the whole log, said once."""
+        if note not in self.notes:
+            self.notes.append(note)
 
     def trust(self, written: str, why: str, *, trusted: bool = True) -> None:
         """What the series of this name can show, or why they cannot."""
@@ -226,18 +236,15 @@ class LogPoints:
         """
         num_lines = self._lines.num_lines if self._lines else 0
         if not self.num_matched:
-            if self.num_near_misses:
-                near = f", {self.num_near_misses} looked like it"
-            else:
-                near = ""
+            near = f", {self.num_near_misses} looked like it" if self.num_near_misses else ""
             raise EvidenceError(
                 f"{self.path}: none of its {num_lines} lines is of the format {self._format}{near}"
             )
         return LogFacts(
             format=self._format,
             path=self.path,
-            series=tuple(self._series(key, track) for key, track in self._tracks.items()),
-            rollbacks=tuple(sorted(self._rollbacks.values(), key=lambda one: one.attempt)),
+            series=tuple(self._series()),
+            rollbacks=tuple(self._rollbacks[attempt] for attempt in sorted(self._rollbacks)),
             events=tuple(self._events),
             identity=dict(self.identity),
             num_lines=num_lines,
@@ -247,22 +254,26 @@ class LogPoints:
             notes=(*self.notes, *self._remarks()),
         )
 
-    def _series(self, key: _Key, track: _Track) -> Series:
-        known_as, attempt, rank = key
-        written = self._spelled.get(known_as, known_as)
+    def _series(self) -> Iterator[Series]:
+        for rank, points in self._points.items():
+            origin = Origin(
+                source=str(self.path),
+                rank=rank,
+                first_attempt=self._place.attempt or 0,
+                may_split=False,
+            )
+            for series in points.trace(origin, self._names).series:
+                yield self._named(series)
+
+    def _named(self, series: Series) -> Series:
+        """The series under the spelling of this log, with what it can show."""
+        written = self._spelled.get(series.written_as, series.written_as)
         name = self._names.canonical(written)
-        trust = self._trust.get(known_as, _Trust(trusted=True, why=""))
-        return Series(
-            source=str(self.path),
-            name=self._own.get(written.lower(), written) if name == written else name,
-            written_as=written,
-            attempt=attempt,
-            rank=rank,
-            steps=np.array(track.steps, dtype=np.int64),
-            values=np.array(track.values, dtype=np.float64),
-            reasons=track.reasons,
-            trusted=trust.trusted,
-            trust=trust.why,
+        if name == written:
+            name = self._own.get(written.lower(), written)
+        trust = self._trust.get(series.written_as, _Trust(trusted=True, why=""))
+        return replace(
+            series, name=name, written_as=written, trusted=trust.trusted, trust=trust.why
         )
 
     def _damage(self) -> Iterator[str]:
@@ -285,7 +296,7 @@ class LogPoints:
             )
         if lines is not None:
             yield from lines.problems
-        if len(self._tracks) >= MAX_SERIES:
+        if self._is_full:
             yield f"{self.path}: names more than {MAX_SERIES} series: the rest was left out"
         if self._num_events > MAX_EVENTS:
             yield f"{self.path}: {self._num_events} events: only the first {MAX_EVENTS} were kept"
@@ -296,9 +307,9 @@ class LogPoints:
                 f"line {self._lines.torn_at}, the last, has no line feed: "
                 "a number at its very end may be cut and was left out"
             )
-        ranked = any(rank is not None for _, _, rank in self._tracks)
-        notions = sorted(self._notions) or (
-            [self._place.notion] if self._place.rank is not None else []
-        )
-        if ranked and notions:
+        is_ranked = any(rank is not None and points for rank, points in self._points.items())
+        notions = sorted(self._notions)
+        if not notions and self._place.rank is not None:
+            notions = [self._place.notion]
+        if is_ranked and notions:
             yield f"rank is {'; '.join(notions)}"

@@ -1,6 +1,4 @@
-"""Reads the tracker file of Megatron's rerun machine.
-
-Which results were rejected, and whether they came again.
+"""The tracker file of Megatron's rerun machine: results rejected, and whether they came again.
 
 This module never concludes more than the status says: transient, persistent, or seen once.
 """
@@ -9,16 +7,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
-from spiketriage.nouns.series import LogFacts
 from spiketriage.nouns.telemetry import Severity
-from spiketriage.readers.look import Look
-from spiketriage.readers.telemetry.consoles.log_claims import claim
+from spiketriage.readers.telemetry.consoles.line_format import LineFormat
 from spiketriage.readers.telemetry.consoles.log_numbers import number
 from spiketriage.readers.telemetry.consoles.log_points import LogPoints
 from spiketriage.readers.telemetry.consoles.text_lines import TextLine
-from spiketriage.readers.telemetry.series.names import Names
 
 NAME = "megatron-reruns"
 TELLS = (
@@ -67,50 +61,57 @@ _MEANINGS = {
 }
 
 
-def claims(look: Look) -> float:
-    """How sure we are that this is a rerun tracker file."""
-    return claim(look, ("status=",), lambda line: _LINE.search(line.raw), sure=0.97)
+class _Records:
+    """Each record is a line."""
+
+    def __init__(self, log: LogPoints) -> None:
+        self.log = log
+
+    def offer(self, line: TextLine) -> None:
+        record = _LINE.search(line.raw)
+        if record:
+            _keep(record, line, self.log)
+        else:
+            self.log.near_miss(line)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
-def read(path: Path, names: Names) -> LogFacts:
-    """Every record as an event, and the numeric results as a series by rank.
-
-    Raises:
-        EvidenceError: it cannot be read, or has no record.
-    """
-    log = LogPoints(path, names, format=NAME)
-    for line in log.lines("status="):
-        found = _LINE.search(line.raw)
-        if found is None:
-            log.near_miss(line)
-            continue
-        _keep(found, line, log)
-    log.notes.append("an iteration is in it only where a result was rejected; the time has no zone")
-    log.notes.append(
-        "iterations are counted from 0 here: Megatron's log lines and messages say one more"
-    )
-    return log.facts()
-
-
-def _keep(found: re.Match[str], line: TextLine, log: LogPoints) -> None:
-    status = found["status"].lower()
+def _keep(record: re.Match[str], line: TextLine, log: LogPoints) -> None:
+    """The record as an event, and its result, where it is a number, as a point."""
+    status = record["status"].lower()
     meaning = _MEANINGS.get(status, _Meaning(severity="warning", says="a status that is not known"))
-    rank, step = int(found["rank"]), int(found["step"])
+    rank, step = int(record["rank"]), int(record["step"])
     log.match(line)
-    log.identity.setdefault("job", found["job"])
+    log.identity.setdefault("job", record["job"])
     log.event(
         f"rerun-{status.replace('_', '-')}",
         meaning.severity,
-        f"result {found['result'][:80]} of rank {rank} at iteration {step} rejected "
-        f"({found['message'][:200]}): "
+        f"result {record['result'][:80]} of rank {rank} at iteration {step} rejected "
+        f"({record['message'][:200]}): "
         f"{meaning.says}",
         line,
         step=step,
         rank=rank,
-        at=found["at"],
-        host=found["node"],
-        device=found["device"],
+        at=record["at"],
+        host=record["node"],
+        device=record["device"],
     )
-    result = number(found["result"].removeprefix("tensor(").split(",")[0].rstrip(")"))
+    result = number(record["result"].removeprefix("tensor(").split(",")[0].rstrip(")"))
     if result is not None:
         log.beside(step, {"rejected result": result}, rank=rank)
+
+
+FORMAT = LineFormat(
+    name=NAME,
+    anchors=("status=",),
+    notes=(
+        "an iteration is in it only where a result was rejected; the time has no zone",
+        "iterations are counted from 0 here: Megatron's log lines and messages say one more",
+    ),
+    sure=0.97,  # no other text has its eight keys in this order
+    is_line=lambda line: _LINE.search(line.raw),
+    reader=_Records,
+)
+claims, read = FORMAT.claims, FORMAT.read

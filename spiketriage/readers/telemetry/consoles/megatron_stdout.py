@@ -1,9 +1,7 @@
-"""Reads Megatron-LM's and Megatron-DeepSpeed's standard output.
+"""Megatron-LM's and Megatron-DeepSpeed's standard output: `key: value` cells between bars.
 
-`key: value` cells between bars, never by position.
-
-This module never takes a cell that a colliding line cut short, and never takes a metric that is not
-wired for zero.
+This module never takes a cell that a colliding line cut short, nor a metric that is not wired
+for zero, and never reads by position.
 """
 
 from __future__ import annotations
@@ -12,16 +10,12 @@ import math
 import re
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
-from spiketriage.nouns.series import LogFacts
-from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.consoles import deepspeed_lines
-from spiketriage.readers.telemetry.consoles.log_claims import claim
+from spiketriage.readers.telemetry.consoles.line_format import MS_PER_S, LineFormat
 from spiketriage.readers.telemetry.consoles.log_numbers import number
 from spiketriage.readers.telemetry.consoles.log_points import LogPoints
 from spiketriage.readers.telemetry.consoles.text_lines import LOGGER_RANK, TextLine, peel
-from spiketriage.readers.telemetry.series.names import Names
 
 NAME = "megatron-stdout"
 TELLS = (
@@ -35,13 +29,9 @@ NORM = "grad norm"
 SCALE = "loss scale"
 SKIPPED = "number of skipped iterations"
 NANS = "number of nan iterations"
+MAX_NAME_CHARS = 120  # a longer one is no metric but text with a colon in it
 _LOSS_SPELLINGS = frozenset({"lm loss", "lm-loss", "lm_loss", "loss"})
 _TIME = re.compile(r"elapsed time per iteration \((ms|s)\)")
-_OWN = {
-    "elapsed time per iteration (ms)": "time/step_s",
-    "elapsed time per iteration (s)": "time/step_s",
-    "consumed tokens": "tokens/total",
-}
 _HEAD = re.compile(r"\biteration\s{1,20}(?P<step>\d{1,18})/\s{0,20}(?P<total>\d{1,18})\s?\|")
 _VALIDATION = re.compile(
     r"validation loss at (?:iteration )?(?P<step>\d{1,18})(?P<set> on \w{1,40} set)?\s?\|"
@@ -51,29 +41,9 @@ _COLLISION = re.compile(
 )
 _CUT = "…"
 _LAUNCHER = re.compile(r"\[(?:default|rank)\d+\]:")
-_WANTED = ("iteration", *deepspeed_lines.WANTED)
 
 
-def claims(look: Look) -> float:
-    """How sure we are that this is a log of Megatron."""
-    return claim(look, ("iteration",), lambda line: _HEAD.search(line.text) and ": " in line.text)
-
-
-def read(path: Path, names: Names) -> LogFacts:
-    """Every iteration line, with what it hides.
-
-    Raises:
-        EvidenceError: it cannot be read, or has no iteration line.
-    """
-    log = LogPoints(path, names, format=NAME, own=_OWN)
-    state = _State(log)
-    for line in log.lines(*_WANTED):
-        state.offer(line)
-    state.close()
-    return log.facts()
-
-
-class _State:
+class _Iterations:
     """What has to be known of the whole log before a missing key can be judged."""
 
     def __init__(self, log: LogPoints) -> None:
@@ -121,25 +91,26 @@ class _State:
     def _hidden(self, cells: dict[str, float]) -> dict[str, str]:
         """What the line leaves out, with the reason."""
         counters = [key for key in (SKIPPED, NANS) if cells.get(key, 0) > 0]
-        told = " and ".join(f"{key} is {cells[key]:.0f}" for key in counters)
+        counted = " and ".join(f"{key} is {cells[key]:.0f}" for key in counters)
         reasons = {}
-        if LOSS not in cells:
-            self.is_explained = self.is_explained and bool(counters)
+        if LOSS not in cells and counters:
             reasons[LOSS] = (
-                f"the line has no loss and {told}: it was not finite, or nothing was stepped"
-                if told
-                else "the line has no loss though nothing was skipped: "
+                f"the line has no loss and {counted}: it was not finite, or nothing was stepped"
+            )
+        elif LOSS not in cells:
+            self.is_explained = False
+            reasons[LOSS] = (
+                "the line has no loss though nothing was skipped: "
                 "Megatron prints it only where it is not negative, which NaN is neither"
             )
         elif cells[LOSS] == 0.0 and counters:  # the sum over no stepped iteration
             reasons[LOSS] = (
-                f"it is printed as exactly 0 and {told}: no iteration of the interval was stepped"
+                f"it is printed as exactly 0 and {counted}: "
+                "no iteration of the interval was stepped"
             )
         if NORM not in cells:
-            reasons[NORM] = (
-                f"the line has no gradient norm{f' and {told}' if told else ''}: the last "
-                "step was skipped"
-            )
+            beside = f" and {counted}" if counters else ""
+            reasons[NORM] = f"the line has no gradient norm{beside}: the last step was skipped"
         return reasons
 
     def _events(self, step: int, cells: dict[str, float], line: TextLine) -> None:
@@ -182,9 +153,9 @@ class _State:
         steps = self.log.steps(SKIPPED) or self.log.steps(LOSS)
         gaps = {later - earlier for earlier, later in pairwise(steps) if later > earlier}
         if gaps and gaps != {1}:
-            told = " or ".join(map(str, sorted(gaps)[:3]))
+            lengths = " or ".join(map(str, sorted(gaps)[:3]))
             self.log.notes.append(
-                f"each loss is the mean over an interval of {told} iterations, skipped "
+                f"each loss is the mean over an interval of {lengths} iterations, skipped "
                 "ones left out; "
                 "learning rate, loss scale and gradient norm are those of the last "
                 "iteration of the interval"
@@ -195,19 +166,23 @@ def _cells(text: str) -> dict[str, float]:
     """The cells between bars (some launchers write none after the last); times become seconds."""
     cells = {}
     for cell in text.split("|"):
-        key, colon, told = cell.strip().rpartition(":")
-        value = number(told) if colon else None
-        if value is not None and 0 < len(key) <= 120:
-            time = _TIME.fullmatch(key)
-            cells[key] = value / 1000 if time and time[1] == "ms" else value
+        key, _, written = cell.strip().rpartition(":")
+        value = number(written)
+        if value is None or not 0 < len(key) <= MAX_NAME_CHARS:
+            continue
+        time = _TIME.fullmatch(key)
+        if time and time[1] == "ms":
+            value /= MS_PER_S
+        cells[key] = value
     return cells
 
 
 def _until_collision(line: TextLine, start: int) -> str:
-    """The record that begins at `start`, up to the last bar before another rank's output, or the file's end."""
+    """The record that begins at `start`, up to the last bar before another rank's output."""
     collision = _COLLISION.search(line.text, start)
     if collision or line.torn:
-        record = line.text[start : collision.start() if collision else None]
+        end = collision.start() if collision else None
+        record = line.text[start:end]
         if record.rstrip().endswith("|"):
             return record
         return record[: record.rfind("|") + 1] + _CUT
@@ -215,15 +190,29 @@ def _until_collision(line: TextLine, start: int) -> str:
 
 
 def _line_of(line: TextLine, head: re.Match[str]) -> TextLine:
-    """The line with the rank whose prefix stands right before the record, where another rank's began the line."""
+    """The line with the rank whose prefix stands right before the record."""
     prefix = list(_LAUNCHER.finditer(line.text, 0, head.start()))
     if prefix:
         return peel(line.text[prefix[-1].start() :], number=line.number)
-    return (
-        replace(line, rank=None, notion="") if line.notion == LOGGER_RANK else line
-    )  # another record's rank
+    if line.notion == LOGGER_RANK:  # of another record
+        return replace(line, rank=None, notion="")
+    return line
 
 
 def _looks_torn(line: TextLine) -> bool:
     text = line.text.lstrip()
     return text.startswith("iteration  ") or ("iteration " in text and "consumed samples" in text)
+
+
+FORMAT = LineFormat(
+    name=NAME,
+    anchors=("iteration", *deepspeed_lines.ANCHORS),
+    own={
+        "elapsed time per iteration (ms)": "time/step_s",
+        "elapsed time per iteration (s)": "time/step_s",
+        "consumed tokens": "tokens/total",
+    },
+    is_line=lambda line: _HEAD.search(line.text) and ": " in line.text,
+    reader=_Iterations,
+)
+claims, read = FORMAT.claims, FORMAT.read

@@ -6,15 +6,11 @@ This module never takes a `name=value` line that does not directly follow a head
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from spiketriage.nouns.series import LogFacts
-from spiketriage.readers.look import Look
-from spiketriage.readers.telemetry.consoles.log_claims import claim
+from spiketriage.readers.telemetry.consoles.line_format import LineFormat
 from spiketriage.readers.telemetry.consoles.log_numbers import short_number
 from spiketriage.readers.telemetry.consoles.log_points import LogPoints
 from spiketriage.readers.telemetry.consoles.text_lines import TextLine
-from spiketriage.readers.telemetry.series.names import Names
 
 NAME = "olmo-stdout"
 TELLS = "Loss, total gradient norm, learning rate, skipped steps and throughput by step."
@@ -23,37 +19,10 @@ CANNOT = "More than four digits of a value, and the metrics and steps that the c
 _HEADER = re.compile(
     r"(?:\A|\s)\[step=(?P<step>\d[\d,]{0,22})/(?P<total>\d[\d,]{0,22}|\?\?\?),epoch=[^\]\n]{1,120}\]\s*\Z"
 )
-_METRIC = re.compile(r"(?:\A|[\]):]) {4,40}(?P<name>\S[^=\t\n]{0,120})=(?P<told>\S{1,40})\s*\Z")
-_OWN = {
-    "train/ce loss": "loss/mean",
-    "optim/total grad norm": "grad/norm",
-    "optim/lr": "lr",
-    "optim/lr (group 0)": "lr",
-    "optim/learning rate (group 0)": "lr",
-    "throughput/total tokens": "tokens/total",
-}
+_METRIC = re.compile(r"(?:\A|[\]):]) {4,40}(?P<name>\S[^=\t\n]{0,120})=(?P<value>\S{1,40})\s*\Z")
 
 
-def claims(look: Look) -> float:
-    """How sure we are that this is a log of OLMo-core."""
-    return claim(look, ("[step=",), lambda line: _HEADER.search(line.text))
-
-
-def read(path: Path, names: Names) -> LogFacts:
-    """Every record of the console.
-
-    Raises:
-        EvidenceError: it cannot be read, or has no header with a step.
-    """
-    log = LogPoints(path, names, format=NAME, own=_OWN)
-    record = _Record(log)
-    for line in log.lines("="):
-        record.offer(line)
-    record.close()
-    return log.facts()
-
-
-class _Record:
+class _Records:
     """The record whose header was seen last."""
 
     def __init__(self, log: LogPoints) -> None:
@@ -64,17 +33,12 @@ class _Record:
         self.cells: dict[str, float] = {}
 
     def offer(self, line: TextLine) -> None:
-        if "[step=" in line.text:
-            header = _HEADER.search(line.text)
-        else:
-            header = None
+        header = _header(line)
         if header:
             self.close()
-            self.step, self.rank, self.next_number = (
-                int(header["step"].replace(",", "")),
-                line.rank,
-                line.number + 1,
-            )
+            self.step = int(header["step"].replace(",", ""))
+            self.rank = line.rank
+            self.next_number = line.number + 1
             self.log.match(line)
             self.log.identity["total_steps"] = header["total"]
             return
@@ -84,13 +48,13 @@ class _Record:
             self.close()
             return
         metric = _METRIC.search(line.raw)
-        value = short_number(metric["told"]) if metric else None
         if metric is None:
             self.log.near_miss(line)
             self.close()
             return
         self.next_number = line.number + 1
         self.log.match(line)
+        value = short_number(metric["value"])
         if value is not None:
             self.cells[metric["name"]] = value
 
@@ -99,3 +63,26 @@ class _Record:
         if self.step is not None and self.cells:
             self.log.row(self.step, self.cells, rank=self.rank)
         self.step, self.cells = None, {}
+
+
+def _header(line: TextLine) -> re.Match[str] | None:
+    if "[step=" not in line.text:  # the expression is slow, and most lines are none
+        return None
+    return _HEADER.search(line.text)
+
+
+FORMAT = LineFormat(
+    name=NAME,
+    anchors=("=",),
+    own={
+        "train/ce loss": "loss/mean",
+        "optim/total grad norm": "grad/norm",
+        "optim/lr": "lr",
+        "optim/lr (group 0)": "lr",
+        "optim/learning rate (group 0)": "lr",
+        "throughput/total tokens": "tokens/total",
+    },
+    is_line=_header,
+    reader=_Records,
+)
+claims, read = FORMAT.claims, FORMAT.read

@@ -32,10 +32,10 @@ def placement(path: Path) -> Placement:
     `slurm-<job>_<task>.out`.
     """
     if path.name in _STREAMS and _RANK.match(path.parent.name):
-        found = _ATTEMPT.match(path.parent.parent.name)
-        if found:
+        attempt = _ATTEMPT.match(path.parent.parent.name)
+        if attempt:
             return Placement(
-                attempt=int(found[1]),
+                attempt=int(attempt[1]),
                 rank=int(path.parent.name),
                 notion="the folder's number (torchrun's local rank)",
             )

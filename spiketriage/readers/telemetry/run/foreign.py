@@ -1,6 +1,4 @@
-"""Turns logs that other people's code wrote into segments.
-
-Metrics by step, rank and attempt, and nothing else.
+"""Turns logs that other people's code wrote into segments: metrics by step, rank and attempt.
 
 This module never merges two sources of one metric, and never drops a restart's second value for a
 step.
@@ -8,14 +6,14 @@ step.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from spiketriage.nouns.series import LogFacts, Series
-from spiketriage.nouns.telemetry import Segment, StepRecord
+from spiketriage.nouns.telemetry import Segment
+from spiketriage.readers.telemetry.run.columns import RecordsOfColumns, columns_of
 
 WATCHED = ("loss/mean", "grad/norm")
 
@@ -31,19 +29,22 @@ class _Part:
     series: tuple[Series, ...]
 
     @property
+    def watched(self) -> list[Series]:
+        """The series that a segment cannot do without."""
+        return [series for series in self.series if series.name in WATCHED]
+
+    @property
     def num_points(self) -> int:
-        return sum(len(one.steps) for one in self.series if one.name in WATCHED)
+        return sum(len(series.steps) for series in self.watched)
 
     @property
     def num_trusted(self) -> int:
-        return sum(len(one.steps) for one in self.series if one.name in WATCHED and one.trusted)
+        return sum(len(series.steps) for series in self.watched if series.trusted)
 
     @property
     def first_step(self) -> int:
-        return min(
-            (int(one.steps[0]) for one in self.series if one.name in WATCHED and len(one.steps)),
-            default=0,
-        )
+        firsts = [int(series.steps[0]) for series in self.watched if len(series.steps)]
+        return min(firsts, default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,39 +71,32 @@ def choose(logs: Sequence[LogFacts]) -> Chosen:
         for attempt, part in enumerate(_in_order(parts)):
             used.add(part.log.path)
             segments.append(_segment(part, attempt))
-    unused = (
-        log
-        for log in logs
-        if log.path not in used and any(series.name in WATCHED for series in log.series)
-    )
-    notes = [
-        f"{log.path} ({log.format}): holds the same run once more and was not merged"
-        for log in unused
-    ]
-    return Chosen(
-        segments=tuple(sorted(segments, key=lambda s: (s.attempt, s.rank))), notes=tuple(notes)
-    )
+    segments.sort(key=lambda segment: (segment.attempt, segment.rank))
+    notes = []
+    for log in logs:
+        is_the_run = any(series.name in WATCHED for series in log.series)
+        if is_the_run and log.path not in used:
+            notes.append(
+                f"{log.path} ({log.format}): holds the same run once more and was not merged"
+            )
+    return Chosen(segments=tuple(segments), notes=tuple(notes))
 
 
 def _parts(logs: Iterable[LogFacts]) -> Iterator[_Part]:
     for log in logs:
-        found: dict[tuple[str, int, int], list[Series]] = defaultdict(list)
+        by_source: dict[tuple[str, int, int], list[Series]] = defaultdict(list)
         for series in log.series:
-            # Samples of a machine, say, whose steps are no training steps, must not be laid beside
-            # those.
+            # Samples of a machine, say, have steps that are no training steps.
             if series.trusted or series.name in WATCHED:
-                found[series.source, series.rank or 0, series.attempt].append(series)
-        for (source, rank, attempt), own in sorted(found.items()):
+                by_source[series.source, series.rank or 0, series.attempt].append(series)
+        for (source, rank, attempt), own in sorted(by_source.items()):
             part = _Part(log=log, source=source, attempt=attempt, rank=rank, series=tuple(own))
             if part.num_points:
                 yield part
 
 
 def _in_order(parts: Sequence[_Part]) -> Iterator[_Part]:
-    """Attempts in order.
-
-    Of two sources of one attempt that begin at the same step only the longer one is taken.
-    """
+    """Attempts in order; of two sources that begin one at the same step, the longer counts."""
     by_source: dict[tuple[Path, str], list[_Part]] = defaultdict(list)
     for part in parts:
         by_source[part.log.path, part.source].append(part)
@@ -116,10 +110,7 @@ def _in_order(parts: Sequence[_Part]) -> Iterator[_Part]:
 
 
 def _worth(parts: Sequence[_Part]) -> tuple[int, int]:
-    """Points whose steps and values can be believed count first.
-
-    A console that numbers its lines has the most.
-    """
+    """Points to be trusted count first: a console that numbers its own lines has the most."""
     return sum(part.num_trusted for part in parts), _num_points(parts)
 
 
@@ -128,15 +119,7 @@ def _num_points(parts: Sequence[_Part]) -> int:
 
 
 def _segment(part: _Part, attempt: int) -> Segment:
-    metrics: dict[int, dict[str, float]] = defaultdict(dict)
-    times_s: dict[int, float] = {}
-    for series in part.series:
-        for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
-            metrics[step][series.name] = (
-                value  # a source that repeats a step within an attempt means its last word
-            )
-        if series.times_s is not None:
-            times_s.update(zip(series.steps.tolist(), series.times_s.tolist(), strict=True))
+    columns = columns_of(part.series)
     return Segment(
         path=part.log.path,
         attempt=attempt,
@@ -144,27 +127,8 @@ def _segment(part: _Part, attempt: int) -> Segment:
         started_at="",
         identity=None,
         loads=(),
-        steps=tuple(
-            _record(attempt, part.rank, step, metrics[step], times_s.get(step, math.nan))
-            for step in sorted(metrics)
-        ),
+        steps=RecordsOfColumns(columns, attempt=attempt, rank=part.rank),
         torn_bytes=0,
         problem="",
-    )
-
-
-def _record(
-    attempt: int, rank: int, step: int, metrics: dict[str, float], wall_time_s: float
-) -> StepRecord:
-    return StepRecord(
-        attempt=attempt,
-        rank=rank,
-        step=step,
-        metrics=metrics,
-        digests={},
-        nonfinite=(),
-        ids=None,
-        content={},
-        series={},
-        wall_time_s=wall_time_s,
+        columns=columns,
     )

@@ -5,12 +5,22 @@ This module never judges a value; a segment that cannot be read becomes a proble
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spiketriage.nouns.series import LogFacts
-from spiketriage.nouns.telemetry import Identity, LoadRecord, Segment, StepRecord
+import numpy as np
+
+from spiketriage.nouns.series import Integers, LogFacts
+from spiketriage.nouns.telemetry import Identity, LoadRecord, MetricColumn, Segment, StepRecord
 from spiketriage.readers.telemetry.run import native
+from spiketriage.readers.telemetry.run.columns import (
+    Reading,
+    column_of,
+    column_of_records,
+    places_of,
+    steps_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +44,6 @@ class Lost:
             return "records"
         if self.first_step == self.last_step:
             return f"step {self.first_step}"
-        return self._steps
-
-    @property
-    def _steps(self) -> str:
         return f"steps {self.first_step}–{self.last_step}"
 
 
@@ -57,21 +63,18 @@ class Telemetry:
     notes: tuple[str, ...] = ()
     logs: tuple[LogFacts, ...] = ()
     _attempts: dict[int, int] = field(init=False, repr=False, compare=False)
-    _records: dict[tuple[int, int], StepRecord] = field(init=False, repr=False, compare=False)
+    _step_column: Integers = field(init=False, repr=False, compare=False)
+    _attempt_column: Integers = field(init=False, repr=False, compare=False)
+    _records: dict[tuple[int, int], StepRecord] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
-        attempts: dict[int, int] = {}
-        for segment in self.segments:
-            for record in segment.steps:
-                attempts[record.step] = max(segment.attempt, attempts.get(record.step, 0))
-        records = {
-            (record.rank, record.step): record
-            for segment in self.segments
-            for record in segment.steps
-            if attempts[record.step] == segment.attempt
-        }
-        object.__setattr__(self, "_attempts", dict(sorted(attempts.items())))
-        object.__setattr__(self, "_records", records)
+        steps, attempts = _production(self.segments)
+        by_step = dict(zip(steps.tolist(), attempts.tolist(), strict=True))
+        object.__setattr__(self, "_attempts", by_step)
+        object.__setattr__(self, "_step_column", steps)
+        object.__setattr__(self, "_attempt_column", attempts)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -89,17 +92,21 @@ class Telemetry:
         return tuple(self._attempts)
 
     @property
+    def num_steps(self) -> int:
+        """How many steps at least one rank recorded."""
+        return len(self._step_column)
+
+    @property
     def loads(self) -> tuple[LoadRecord, ...]:
         """Loads of all attempts and ranks."""
-        result: list[LoadRecord] = []
+        loads: list[LoadRecord] = []
         for segment in self.segments:
-            for load in segment.loads:
-                result.append(load)
-        return tuple(result)
+            loads += segment.loads
+        return tuple(loads)
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Ranks that some attempt's identity promises and that left no readable segment of that attempt."""
+        """Ranks that an attempt's identity promises and that left no readable segment of it."""
         missing: set[int] = set()
         for attempt in self.attempts:
             own = [segment for segment in self.segments if segment.attempt == attempt]
@@ -121,7 +128,7 @@ class Telemetry:
         return tuple(problem for problem in self.problems if problem not in known)
 
     def _lost(self, segment: Segment) -> Lost:
-        own = {record.step for record in segment.steps}
+        own = set(steps_of(segment).tolist())
         steps = []
         for step, attempt in self._attempts.items():
             if attempt == segment.attempt and step not in own:
@@ -137,7 +144,7 @@ class Telemetry:
 
     def at(self, rank: int, step: int) -> StepRecord | None:
         """Production's record of `step` on `rank`."""
-        return self._records.get((rank, step))
+        return self._production_records().get((rank, step))
 
     def attempt_of(self, step: int) -> int | None:
         """The attempt that is production at `step`."""
@@ -145,11 +152,44 @@ class Telemetry:
 
     def lineage(self, rank: int) -> tuple[StepRecord, ...]:
         """Production on `rank`, by step."""
-        result: list[StepRecord] = []
+        records = self._production_records()
+        lineage: list[StepRecord] = []
         for step in self._attempts:
-            if (rank, step) in self._records:
-                result.append(self._records[rank, step])
-        return tuple(result)
+            if (rank, step) in records:
+                lineage.append(records[rank, step])
+        return tuple(lineage)
+
+    def metric(self, rank: int, name: str) -> MetricColumn:
+        """One metric of production on `rank`, along `steps`; no record is made for it."""
+        return self._column(rank, lambda segment: column_of(segment, name))
+
+    def reading(self, rank: int, reading: Reading) -> MetricColumn:
+        """What `reading` gives of each record of production on `rank`, along `steps`."""
+        return self._column(rank, lambda segment: column_of_records(segment.steps, reading))
+
+    def _column(self, rank: int, of: Callable[[Segment], MetricColumn]) -> MetricColumn:
+        values = np.full(len(self._step_column), np.nan)
+        is_logged = np.zeros(len(values), dtype=np.bool_)
+        for segment in self.segments:
+            if segment.rank != rank:
+                continue
+            column = of(segment)
+            places = places_of(steps_of(segment), self._step_column)
+            in_production = self._attempt_column[places] == segment.attempt
+            places = places[in_production]
+            # Where a segment has a step twice, its last record counts: numpy writes in order.
+            values[places] = column.values[in_production]
+            is_logged[places] = column.is_logged[in_production]
+        return MetricColumn(values=values, is_logged=is_logged)
+
+    def _production_records(self) -> dict[tuple[int, int], StepRecord]:
+        """Production's records by rank and step, made when the first is asked for."""
+        if not self._records:
+            for segment in self.segments:
+                for record in segment.steps:
+                    if self._attempts[record.step] == segment.attempt:
+                        self._records[record.rank, record.step] = record
+        return self._records
 
     def identity(self, step: int) -> Identity | None:
         """Identity of the attempt that produced `step`, as its lowest rank wrote it."""
@@ -158,3 +198,17 @@ class Telemetry:
         if own:
             return min(own, key=lambda segment: segment.rank).identity
         return None
+
+
+def _production(segments: Sequence[Segment]) -> tuple[Integers, Integers]:
+    """Every recorded step once, in order, and beside it the latest attempt that has it."""
+    if not segments:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    parts = [steps_of(segment) for segment in segments]
+    attempts = np.repeat([segment.attempt for segment in segments], [len(part) for part in parts])
+    if len(parts) == 1 and bool((parts[0][1:] > parts[0][:-1]).all()):
+        return parts[0], attempts
+    steps, step_of = np.unique(np.concatenate(parts), return_inverse=True)
+    latest = np.zeros(len(steps), dtype=np.int64)
+    np.maximum.at(latest, step_of, attempts)
+    return steps, latest

@@ -1,6 +1,4 @@
-"""Reads a telemetry segment of our own recorder.
-
-Identity, loads and steps, up to the first damaged byte.
+"""Reads a segment of our own recorder: identity, loads and steps, up to the first damaged byte.
 
 This module never raises for a torn tail, since the process that wrote it may have died at any byte.
 """
@@ -23,9 +21,8 @@ NAME = "native"
 SUFFIX = ".seg"
 # how the problem of a segment begins whose writer merely died while it wrote
 TORN_TAIL = "ends inside a record"
-MAX_WORLD_SIZE = (
-    1_000_000  # a header that claims more is damage; nothing is ever allocated by this number
-)
+# a header that claims more is damage; nothing is ever allocated by this number
+MAX_WORLD_SIZE = 1_000_000
 _MALFORMED = (ValueError, KeyError, TypeError, RecursionError, struct.error)
 
 
@@ -91,7 +88,7 @@ def read_segment(path: Path) -> Segment:
 
 
 def is_torn_tail(segment: Segment) -> bool:
-    """Whether all that is wrong with a segment is an unfinished last record, which every crash may leave."""
+    """Whether a segment only ends in an unfinished record, which every crash may leave."""
     return segment.problem.startswith(f"{segment.path.name}: {TORN_TAIL}")
 
 
@@ -177,11 +174,8 @@ def step_from_json(
         digests=digests,
         nonfinite=tuple(Link(str(stage), str(key)) for stage, key in record["nonfinite"]),
         ids=record["ids"],
-        content={str(name): str(value) for name, value in _object(record["content"]).items()},
-        series={
-            str(name): tuple(wire.number(value) for value in values)
-            for name, values in _object(record["series"]).items()
-        },
+        content=_texts(record["content"]),
+        series=_series(_object(record["series"])),
         wall_time_s=wire.number(record["wall_time_s"]),
         rng=str(record.get("rng", "")),
         cursor=record.get("cursor"),
@@ -200,16 +194,14 @@ def _notice(record: Mapping[str, Any]) -> Notice:
 
 
 def _num_dropped(content: _Content) -> int:
-    """Records that the writer lost, by the last word that it got through.
-
-    The counter only grows.
-    """
-    told = []
+    """Records that the writer lost, by its last word on it; the counter only grows."""
+    most = 0
     for notice in content.notices:
         if notice.kind == "dropped":
-            told.append(notice.data.get("num_dropped"))
-    counts = [int(count) for count in told if is_count(count)]
-    return max([*counts, *(step.num_dropped for step in content.steps)], default=0)
+            most = max(most, _count(notice.data.get("num_dropped")))
+    for step in content.steps:
+        most = max(most, step.num_dropped)
+    return most
 
 
 def _count(value: object) -> int:
@@ -224,10 +216,9 @@ def _load(content: _Content, record: Mapping[str, Any]) -> LoadRecord:
         rank=content.rank,
         step=_step(record),
         generation=str(record["generation"]),
-        fields={str(name): str(value) for name, value in _object(record["fields"]).items()},
+        fields=_texts(record["fields"]),
         tensors={
-            str(group): {str(name): str(value) for name, value in _object(tensors).items()}
-            for group, tensors in _object(record["tensors"]).items()
+            str(group): _texts(tensors) for group, tensors in _object(record["tensors"]).items()
         },
         wall_time_s=wire.number(record["wall_time_s"]),
     )
@@ -244,3 +235,14 @@ def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError(f"expected an object, found {type(value).__name__}")
     return value
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {str(name): str(text) for name, text in _object(value).items()}
+
+
+def _series(value: dict[str, Any]) -> dict[str, tuple[float, ...]]:
+    series: dict[str, tuple[float, ...]] = {}
+    for name, numbers in value.items():
+        series[str(name)] = tuple(wire.number(number) for number in numbers)
+    return series

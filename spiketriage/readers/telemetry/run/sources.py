@@ -1,6 +1,4 @@
-"""Reads a run's telemetry, whoever wrote it.
-
-Our recorder's segments, else the logs of a known format.
+"""Reads a run's telemetry: our recorder's segments, else the logs of a known format.
 
 This module never judges a value; a source that cannot be read becomes a problem in words.
 """
@@ -21,17 +19,11 @@ from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.readers.telemetry.series.names import DEFAULT, Names
 from spiketriage.readers.telemetry.series.points import FROM_ZERO
 
-TELLING = (
-    "off",
-    "thinning",
-    "in-flight",
-    "fp8-fallback",
-    "anomaly",
-)  # kinds of notices that a person should see
+# kinds of notices that a person should see
+TELLING = ("off", "thinning", "in-flight", "fp8-fallback", "anomaly")
 
-if (
-    TYPE_CHECKING
-):  # the table of formats imports every one of them, which our own segments do not need
+# The table of formats imports every one of them, which our own segments do not need.
+if TYPE_CHECKING:
     from spiketriage.readers.telemetry.formats import LogFormat
 
 
@@ -45,10 +37,8 @@ def read_telemetry(folder: Path, names: Names = DEFAULT) -> Telemetry:
         read.
     """
     try:
-        is_file = folder.is_file()
-        if is_file:
-            paths = []
-        else:
+        paths: list[Path] = []
+        if not folder.is_file():
             paths = sorted(path for path in folder.iterdir() if path.suffix == native.SUFFIX)
     except OSError as error:
         raise EvidenceError(
@@ -89,12 +79,9 @@ def _notes(segments: list[Segment]) -> Iterator[str]:
         for notice in segment.notices:
             if notice.kind in TELLING:
                 ranks.setdefault(notice.text, []).append(segment.rank)
-    for text, told in ranks.items():
-        if len(told) > 1:
-            others = f" and {len(told) - 1} more"
-        else:
-            others = ""
-        yield f"rank {told[0]}{others}: {text}"
+    for text, speakers in ranks.items():
+        others = f" and {len(speakers) - 1} more" if len(speakers) > 1 else ""
+        yield f"rank {speakers[0]}{others}: {text}"
 
 
 def find_logs(folder: Path, names: Names) -> tuple[Claim, ...]:
@@ -106,20 +93,17 @@ def find_logs(folder: Path, names: Names) -> tuple[Claim, ...]:
     Raises:
         EvidenceError: the folder cannot be read.
     """
-    if names.columns or folder.is_file():
-        at_least = GUESS
-    else:
-        at_least = CONVINCED
+    at_least = GUESS if names.columns or folder.is_file() else CONVINCED
     return discover(
         folder, wanted=lambda claim: claim.kind == "telemetry", at_least=at_least
     ).claims
 
 
 def _foreign(folder: Path, names: Names) -> Telemetry:
-    found = find_logs(folder, names)
+    claims = find_logs(folder, names)
     logs: list[LogFacts] = []
     problems: list[str] = []
-    for claim in found:
+    for claim in claims:
         try:
             log = cast("LogFormat", claim.format).read(claim.path, names)
         except EvidenceError as error:
@@ -128,9 +112,9 @@ def _foreign(folder: Path, names: Names) -> Telemetry:
         logs.append(log)
         problems += log.problems
     if not logs:
-        told = f": {'; '.join(problems)}" if problems else ""
+        causes = f": {'; '.join(problems)}" if problems else ""
         expected = f"telemetry segments (*{native.SUFFIX}) or a log of a known format"
-        raise EvidenceError(f"{folder}: expected {expected}, found none{told}")
+        raise EvidenceError(f"{folder}: expected {expected}, found none{causes}")
     chosen = choose(logs)
     used = {segment.path for segment in chosen.segments}
     renumbered = [

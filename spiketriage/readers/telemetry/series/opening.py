@@ -26,21 +26,6 @@ class Opened:
     size_bytes: int
 
 
-MAX_LINE_BYTES = 1 << 20
-
-
-def bounded_lines(stream: BinaryIO) -> Iterator[str]:
-    """The lines of a text file.
-
-    One beyond all bounds is cut short, bytes that are not UTF-8 are replaced.
-    """
-    while line := stream.readline(MAX_LINE_BYTES):
-        rest = line
-        while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
-            rest = stream.readline(MAX_LINE_BYTES)
-        yield line.decode("utf-8", "replace")
-
-
 @contextmanager
 def open_log(path: Path) -> Iterator[Opened]:
     """The file at `path`.
@@ -49,8 +34,7 @@ def open_log(path: Path) -> Iterator[Opened]:
         EvidenceError: it is missing, no regular file, cannot be read, or is a Git-LFS pointer.
     """
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for a writer
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for a writer
             raise EvidenceError(f"{path}: is not a regular file")
         with path.open("rb") as stream:
             head = stream.read(HEAD_BYTES)

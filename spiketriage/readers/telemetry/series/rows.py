@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spiketriage.nouns.series import LogFacts, Rollback, Series
+from spiketriage.nouns.telemetry import Event
 from spiketriage.readers.telemetry.series import scalars
+from spiketriage.readers.telemetry.series.attempts import Origin, Traced, between
 from spiketriage.readers.telemetry.series.names import Names
-from spiketriage.readers.telemetry.series.points import Origin, Points, Traced, between
+from spiketriage.readers.telemetry.series.points import UNKNOWN_TIME, Points
 from spiketriage.wire.chain import METRICS
 
 RANK_KEYS = ("rank", "global_rank", "process_index")
@@ -70,10 +72,9 @@ class Rows:
             return
         self.num_bad += 1
         if len(self._bad) < _MAX_NAMED:
+            what = "is no JSON object"
             if self.is_last_line:
                 what = "is torn: its writer died or is still writing"
-            else:
-                what = "is no JSON object"
             self._bad.append(f"line {number} {what}: {line[:40]!r}")
 
     def add(
@@ -82,41 +83,24 @@ class Rows:
         """One record; its step and time may be known from elsewhere."""
         self.num_objects += 1
         values = scalars.flat(record)
+        step_key = None
         if step is None:
             step_key = self.names.step_key(values)
-        else:
-            step_key = None
-        at = (
-            step
-            if step is not None
-            else scalars.step(values[step_key])
-            if step_key is not None
-            else None
-        )
-        if at is None:
+            if step_key is not None:
+                step = scalars.step(values[step_key])
+        if step is None:
             self.num_no_step += 1
             return
-        place_keys = {
-            key for key in (*RANK_KEYS, *ATTEMPT_KEYS) if scalars.step(values.get(key)) is not None
-        }
         place = Place(_first(values, RANK_KEYS), _first(values, ATTEMPT_KEYS))
-        times = (
-            number for key in TIME_KEYS if (number := scalars.number(values.get(key))) is not None
-        )
-        if time_s is not None:
-            when = time_s
-        else:
-            when = next(times, float("nan"))
-        self.put(
-            {
-                key: value
-                for key, value in values.items()
-                if key != step_key and key not in place_keys
-            },
-            place=place,
-            step=at,
-            time_s=when,
-        )
+        if time_s is None:
+            time_s = _time_of(values)
+        if step_key is not None:
+            values.pop(step_key)
+        for key in (*RANK_KEYS, *ATTEMPT_KEYS):
+            # One that is no count is a metric that happens to be called so.
+            if scalars.step(values.get(key)) is not None:
+                values.pop(key)
+        self.put(values, place=place, step=step, time_s=time_s)
 
     def put(
         self, values: Mapping[str, object], *, place: Place, step: int, time_s: float = float("nan")
@@ -127,10 +111,9 @@ class Rows:
             number = self._number(key, value)
             if number is None or not self._is_room(key):
                 continue
+            reason = ""
             if isinstance(value, str):
                 reason = f"written as the text {value!r}"
-            else:
-                reason = ""
             points.add(
                 key, row=self.next_row, step=step, value=number, time_s=time_s, reason=reason
             )
@@ -140,9 +123,8 @@ class Rows:
     def _number(self, key: str, value: object) -> float | None:
         number = scalars.number(value)
         if number is None and isinstance(value, str) and self.names.canonical(key) in METRICS:
-            return scalars.number_in_text(
-                value
-            )  # transformers 5 quotes the numbers of its own metrics
+            # transformers 5 quotes the numbers of its own metrics
+            return scalars.number_in_text(value)
         return number
 
     def _is_room(self, key: str) -> bool:
@@ -156,12 +138,11 @@ class Rows:
 
     def problems(self) -> list[str]:
         """What could not be read, one sentence each."""
+        sentences = list(self._bad)
         more = self.num_bad - len(self._bad)
-        return [
-            *self._bad,
-            *([f"{more} more lines are no JSON object"] if more else []),
-            *sorted(self.left_out),
-        ]
+        if more:
+            sentences.append(f"{more} more lines are no JSON object")
+        return [*sentences, *sorted(self.left_out)]
 
     def notes(self) -> list[str]:
         """What is left out without being wrong."""
@@ -179,11 +160,9 @@ class Rows:
         series: list[Series] = []
         rollbacks: list[Rollback] = []
         notes: list[str] = []
-        before: dict[int | None, list[Series]] = {}
+        before: dict[int | None, tuple[Series, ...]] = {}  # the attempt before, by rank
         num_attempts = 0
-        for place in sorted(
-            self._places, key=lambda one: (-1 if one.rank is None else one.rank, one.attempt or 0)
-        ):
+        for place in sorted(self._places, key=_by_rank_and_attempt):
             origin = Origin(
                 source=self.source,
                 rank=place.rank,
@@ -195,20 +174,41 @@ class Rows:
             traced = self._places[place].trace(origin, self.names)
             series += traced.series
             rollbacks += traced.rollbacks
-            back = between(before.get(place.rank, []), traced.series)
-            rollbacks += [back] if back is not None else []
-            before[place.rank] = list(traced.series)
+            back = between(before.get(place.rank, ()), traced.series)
+            if back is not None:
+                rollbacks.append(back)
+            before[place.rank] = traced.series
             num_attempts = max(num_attempts, origin.first_attempt + traced.num_attempts)
-            notes += [note for note in traced.notes if note not in notes]
-        unique = tuple(dict.fromkeys(rollbacks))
+            notes += traced.notes
         return Traced(
-            series=tuple(series), rollbacks=unique, num_attempts=num_attempts, notes=tuple(notes)
+            series=tuple(series),
+            rollbacks=tuple(dict.fromkeys(rollbacks)),
+            num_attempts=num_attempts,
+            notes=tuple(dict.fromkeys(notes)),
         )
 
 
+def _by_rank_and_attempt(place: Place) -> tuple[int, int]:
+    """What no rank wrote comes first."""
+    rank = -1 if place.rank is None else place.rank
+    return rank, place.attempt or 0
+
+
+def _time_of(values: Mapping[str, object]) -> float:
+    for key in TIME_KEYS:
+        time_s = scalars.number(values.get(key))
+        if time_s is not None:
+            return time_s
+    return UNKNOWN_TIME
+
+
 def _first(values: Mapping[str, object], keys: Sequence[str]) -> int | None:
-    found = (scalars.step(values[key]) for key in keys if key in values)
-    return next((number for number in found if number is not None and number >= 0), None)
+    """The first count among these keys."""
+    for key in keys:
+        count = scalars.step(values.get(key))
+        if count is not None and count >= 0:
+            return count
+    return None
 
 
 def summed(
@@ -218,30 +218,30 @@ def summed(
 
     A part that is not the source itself is named in its sentences.
     """
-    lone = len(parts) == 1
+    series: list[Series] = []
+    rollbacks: list[Rollback] = []
+    events: list[Event] = []
+    identity: dict[str, str] = {}
+    sentences = list(problems)
+    notes: list[str] = []
+    for part in parts:
+        prefix = "" if len(parts) == 1 else f"{part.path.name}: "
+        series += part.series
+        rollbacks += part.rollbacks
+        events += part.events
+        identity.update(part.identity)
+        sentences += [prefix + problem for problem in part.problems]
+        notes += [prefix + note for note in part.notes]
     return LogFacts(
         format=name,
         path=path,
-        series=tuple(one for part in parts for one in part.series),
-        rollbacks=tuple(dict.fromkeys(back for part in parts for back in part.rollbacks)),
-        events=tuple(event for part in parts for event in part.events),
-        identity={key: value for part in parts for key, value in part.identity.items()},
+        series=tuple(series),
+        rollbacks=tuple(dict.fromkeys(rollbacks)),
+        events=tuple(events),
+        identity=identity,
         num_lines=sum(part.num_lines for part in parts),
         num_matched=sum(part.num_matched for part in parts),
         num_near_misses=sum(part.num_near_misses for part in parts),
-        problems=(
-            *problems,
-            *(
-                text if lone else f"{part.path.name}: {text}"
-                for part in parts
-                for text in part.problems
-            ),
-        ),
-        notes=tuple(
-            dict.fromkeys(
-                text if lone else f"{part.path.name}: {text}"
-                for part in parts
-                for text in part.notes
-            )
-        ),
+        problems=tuple(sentences),
+        notes=tuple(dict.fromkeys(notes)),
     )

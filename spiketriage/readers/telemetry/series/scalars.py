@@ -11,12 +11,18 @@ from collections.abc import Mapping
 from typing import Any
 
 NONFINITE = {
-    sign + word: math.copysign(value, -1.0) if sign == "-" else value
-    for word, value in (("nan", math.nan), ("inf", math.inf), ("infinity", math.inf))
-    for sign in ("", "+", "-")
+    "nan": math.nan,
+    "+nan": math.nan,
+    "-nan": -math.nan,
+    "inf": math.inf,
+    "+inf": math.inf,
+    "-inf": -math.inf,
+    "infinity": math.inf,
+    "+infinity": math.inf,
+    "-infinity": -math.inf,
 }
-_MAX_STEP = 1 << 62
-MAX_DIGITS = 64
+_MAX_STEP = 1 << 62  # one more still fits 64 bits
+MAX_DIGITS = 64  # more are no measurement, and long ones are slow to parse
 
 
 def number(value: object) -> float | None:

@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli) over many short records at once, and its masked form that TensorBoard writes.
+"""CRC-32C (Castagnoli) over many short records at once, and the masked form of TensorBoard.
 
 This module never reads a file: it takes bytes and arrays of bytes.
 """

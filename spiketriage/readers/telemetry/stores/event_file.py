@@ -1,6 +1,4 @@
-"""The framing of a TensorBoard event file.
-
-Where its records lie, window by window, whatever is damaged.
+"""The framing of a TensorBoard event file: where its records lie, whatever is damaged.
 
 This module never reads a record's content and never allocates by a length that a file claims.
 """
@@ -68,10 +66,10 @@ def windows(stream: BinaryIO, size_bytes: int, framing: Framing) -> Iterator[Win
             )
             return
         if not _is_head(data):
-            found = _next_head(stream, position + 1, size_bytes)
-            lost = (size_bytes if found is None else found) - position
+            next_head = _next_head(stream, position + 1, size_bytes)
+            lost = (size_bytes if next_head is None else next_head) - position
             framing.problems.append(_damage(data, position, lost))
-            position, want = (size_bytes, 0) if found is None else (found, WINDOW_BYTES)
+            position, want = (size_bytes, 0) if next_head is None else (next_head, WINDOW_BYTES)
             continue
         whole = _HEAD + _LENGTH.unpack_from(data)[0] + _TAIL
         if whole > left:
@@ -89,9 +87,8 @@ def windows(stream: BinaryIO, size_bytes: int, framing: Framing) -> Iterator[Win
 
 def _walk(data: bytes, start: int) -> tuple[Window, int]:
     """The records that lie whole in `data`, up to the first whose length fails its checksum."""
-    ends = [
-        0
-    ]  # of the records so far; the loop costs more than all decoding, so it does the least it can
+    # Ends of the records so far; the loop costs more than all decoding, so it does the least.
+    ends = [0]
     add, take, position, last = ends.append, _LENGTH.unpack_from, 0, len(data) - _HEAD - _TAIL
     while position <= last:
         position += take(data, position)[0] + 16
@@ -100,13 +97,11 @@ def _walk(data: bytes, start: int) -> tuple[Window, int]:
     starts, sizes = bounds[:-1] + _HEAD, np.diff(bounds) - _HEAD - _TAIL
     padded = data + _PADDING
     num_good = _num_good_heads(padded, starts, sizes)
+    end = 0
     if num_good:
         end = int(starts[num_good - 1] + sizes[num_good - 1]) + _TAIL
-    else:
-        end = 0
-    return Window(
-        data=padded, start=start, offsets=starts[:num_good], lengths=sizes[:num_good]
-    ), start + end
+    window = Window(data=padded, start=start, offsets=starts[:num_good], lengths=sizes[:num_good])
+    return window, start + end
 
 
 def _num_good_heads(data: bytes, offsets: Integers, lengths: Integers) -> int:
@@ -135,7 +130,7 @@ def _is_head(data: bytes) -> bool:
 
 
 def _next_head(stream: BinaryIO, position: int, size_bytes: int) -> int | None:
-    """The next place where a length and its checksum stand, which chance makes of one place in 4 billion."""
+    """The next place where a length and its checksum stand: by chance one in 4 billion does."""
     last = min(size_bytes, position + MAX_SEARCH_BYTES)
     while position + _HEAD <= last:
         stream.seek(position)
@@ -155,10 +150,9 @@ def _next_head(stream: BinaryIO, position: int, size_bytes: int) -> int | None:
 
 
 def _damage(data: bytes, position: int, lost: int) -> str:
+    claimed = 0
     if len(data) >= _LENGTH.size:
         claimed = _LENGTH.unpack_from(data)[0]
-    else:
-        claimed = 0
     return (
         f"byte {position}: expected a record, found a length of {claimed} whose checksum "
         f"fails; {lost} bytes lost"

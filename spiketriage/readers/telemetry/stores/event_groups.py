@@ -1,6 +1,4 @@
-"""Decodes the common scalar records of an event file in groups.
-
-Same bytes but for time, step and value.
+"""Decodes an event file's common records in groups: same bytes but for time, step and value.
 
 This module never decides what a record means: one of each kind goes through the slow walk, the
 others must equal it.
@@ -44,10 +42,7 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sorted:
-    """A window's records.
-
-    Those that were decoded in groups, those whose checksum fails, and all others.
-    """
+    """A window's records: decoded in groups, with a checksum that fails, and all others."""
 
     decoded: tuple[Decoded, ...]
     damaged: Integers
@@ -146,7 +141,7 @@ def _varint_widths(data: NDArray[np.uint8], places: Integers) -> Integers:
 
 
 def _round(group: _Group, decoded: list[Decoded], damaged: list[Integers]) -> NDArray[np.bool_]:
-    """Decode all records that equal one which the slow walk finds common, with the value where the first one has it."""
+    """Decode all records that equal one which the slow walk finds common, but for their values."""
     model = _parsed(group, 0)
     if model is None:
         return np.zeros(len(group.members), dtype=np.bool_)
@@ -155,7 +150,10 @@ def _round(group: _Group, decoded: list[Decoded], damaged: list[Integers]) -> ND
     hashes = (masked * _ODD[: masked.shape[1]]).sum(axis=1, dtype=np.uint64)
     _, firsts, kinds = np.unique(hashes, return_index=True, return_inverse=True)
     models = [_parsed(group, int(first)) for first in firsts]
-    tags = [one.tag if one is not None and one.place == value_at else None for one in models]
+    tags: list[str | None] = []
+    for parsed in models:
+        is_alike = parsed is not None and parsed.place == value_at
+        tags.append(parsed.tag if parsed is not None and is_alike else None)
     is_model = np.array([tag is not None for tag in tags])
     taken: NDArray[np.bool_] = is_model[kinds] & (masked == masked[firsts[kinds]]).all(axis=1)
     sound = taken & _is_sound(group, value_at, firsts, kinds)

@@ -1,6 +1,4 @@
-"""One TensorBoard event as protobuf.
-
-Its step, its time, its scalars, and where in the bytes each number lies.
+"""One TensorBoard event as protobuf: step, time, scalars, and where in the bytes each number lies.
 
 This module never needs TensorFlow's schema files and never returns a tensor of more than one
 element.
@@ -63,18 +61,18 @@ def parse(data: bytes, start: int, end: int) -> Event:
         MalformedError: the bytes are no event.
     """
     event = Event()
-    for one in fields(data, start, end):
-        event.shape.append(one.id)
-        if one.id == _WALL_TIME and one.wire == FIXED64:
-            event.wall_time_s = double(data, one)
-        elif one.id == _STEP and one.wire == VARINT:
-            event.step = signed(one.number)
-        elif one.id == _SUMMARY and one.wire == BYTES:
-            for value in fields(data, one.start, one.end):
+    for part in fields(data, start, end):
+        event.shape.append(part.id)
+        if part.id == _WALL_TIME and part.wire == FIXED64:
+            event.wall_time_s = double(data, part)
+        elif part.id == _STEP and part.wire == VARINT:
+            event.step = signed(part.number)
+        elif part.id == _SUMMARY and part.wire == BYTES:
+            for value in fields(data, part.start, part.end):
                 if value.id == 1 and value.wire == BYTES:
                     _take_value(event, data, value)
-        elif one.id == _VERSION and one.wire == BYTES:
-            event.version = text(data, one)
+        elif part.id == _VERSION and part.wire == BYTES:
+            event.version = text(data, part)
     return event
 
 
@@ -90,26 +88,26 @@ def is_common(event: Event) -> bool:
 
 def _take_value(event: Event, data: bytes, value: Field) -> None:
     tag, plugin = "", ""
-    found: Scalar | None = None
-    for one in fields(data, value.start, value.end):
-        if one.id == _TAG and one.wire == BYTES:
-            tag = text(data, one)
-        elif one.id == _SIMPLE_VALUE and one.wire == FIXED32:
-            found = Scalar(tag="", value=float32(data, one), place=one.start)
-        elif one.id == _TENSOR and one.wire == BYTES:
-            found = _of_tensor(data, one)
-        elif one.id == _METADATA and one.wire == BYTES:
-            plugin = _plugin(data, one)
-    if found is None or plugin not in ("", "scalars"):
+    scalar: Scalar | None = None
+    for part in fields(data, value.start, value.end):
+        if part.id == _TAG and part.wire == BYTES:
+            tag = text(data, part)
+        elif part.id == _SIMPLE_VALUE and part.wire == FIXED32:
+            scalar = Scalar(tag="", value=float32(data, part), place=part.start)
+        elif part.id == _TENSOR and part.wire == BYTES:
+            scalar = _of_tensor(data, part)
+        elif part.id == _METADATA and part.wire == BYTES:
+            plugin = _plugin(data, part)
+    if scalar is None or plugin not in ("", "scalars"):
         event.num_others += 1
         return
-    event.scalars.append(Scalar(tag=tag, value=found.value, place=found.place))
+    event.scalars.append(Scalar(tag=tag, value=scalar.value, place=scalar.place))
 
 
 def _plugin(data: bytes, metadata: Field) -> str:
-    for one in fields(data, metadata.start, metadata.end):
-        if one.id == 1 and one.wire == BYTES:
-            for inner in fields(data, one.start, one.end):
+    for part in fields(data, metadata.start, metadata.end):
+        if part.id == 1 and part.wire == BYTES:
+            for inner in fields(data, part.start, part.end):
                 if inner.id == 1 and inner.wire == BYTES:
                     return text(data, inner)
     return ""
@@ -118,18 +116,18 @@ def _plugin(data: bytes, metadata: Field) -> str:
 def _of_tensor(data: bytes, tensor: Field) -> Scalar | None:
     """The element of a tensor that has one, whichever of protobuf's fields holds it."""
     dtype = 0
-    found: Scalar | None = None
-    for one in fields(data, tensor.start, tensor.end):
-        if one.id == 1 and one.wire == VARINT:
-            dtype = one.number
-        elif one.id == 2 and one.wire == BYTES:
-            if not _is_scalar_shape(data, one):
+    scalar: Scalar | None = None
+    for part in fields(data, tensor.start, tensor.end):
+        if part.id == 1 and part.wire == VARINT:
+            dtype = part.number
+        elif part.id == 2 and part.wire == BYTES:
+            if not _is_scalar_shape(data, part):
                 return None
-        elif one.id == 4 and one.wire == BYTES:
-            found = _of_content(data, one, dtype)
-        elif one.id in (_FLOATS, _DOUBLES, _INTS, _INT64S, _HALVES):
-            found = _of_list(data, one, dtype)
-    return found
+        elif part.id == 4 and part.wire == BYTES:
+            scalar = _of_content(data, part, dtype)
+        elif part.id in (_FLOATS, _DOUBLES, _INTS, _INT64S, _HALVES):
+            scalar = _of_list(data, part, dtype)
+    return scalar
 
 
 def _is_scalar_shape(data: bytes, shape: Field) -> bool:
@@ -144,26 +142,26 @@ def _is_scalar_shape(data: bytes, shape: Field) -> bool:
     return True
 
 
-def _of_content(data: bytes, one: Field, dtype: int) -> Scalar | None:
-    if dtype == _BFLOAT16 and one.end - one.start == 2:
-        value = struct.unpack("<f", b"\0\0" + data[one.start : one.end])[0]
+def _of_content(data: bytes, part: Field, dtype: int) -> Scalar | None:
+    if dtype == _BFLOAT16 and part.end - part.start == 2:
+        value = struct.unpack("<f", b"\0\0" + data[part.start : part.end])[0]
         return Scalar(tag="", value=value, place=None)
     code = _CONTENT.get(dtype)
-    if code is None or struct.calcsize(code) != one.end - one.start:
+    if code is None or struct.calcsize(code) != part.end - part.start:
         return None
-    value = float(struct.unpack_from(code, data, one.start)[0])
-    return Scalar(tag="", value=value, place=one.start if code == "<f" else None)
+    value = float(struct.unpack_from(code, data, part.start)[0])
+    return Scalar(tag="", value=value, place=part.start if code == "<f" else None)
 
 
-def _of_list(data: bytes, one: Field, dtype: int) -> Scalar | None:
-    size_bytes = one.end - one.start
-    if one.id == _FLOATS and size_bytes == 4:
-        return Scalar(tag="", value=float32(data, one), place=one.start)
-    if one.id == _DOUBLES and size_bytes == 8:
-        return Scalar(tag="", value=double(data, one), place=None)
-    if one.id in (_INTS, _INT64S, _HALVES):
-        value = _one_varint(data, one)
-        if value is not None and one.id != _HALVES:
+def _of_list(data: bytes, part: Field, dtype: int) -> Scalar | None:
+    size_bytes = part.end - part.start
+    if part.id == _FLOATS and size_bytes == 4:
+        return Scalar(tag="", value=float32(data, part), place=part.start)
+    if part.id == _DOUBLES and size_bytes == 8:
+        return Scalar(tag="", value=double(data, part), place=None)
+    if part.id in (_INTS, _INT64S, _HALVES):
+        value = _one_varint(data, part)
+        if value is not None and part.id != _HALVES:
             return Scalar(tag="", value=float(signed(value)), place=None)
         if value is not None and dtype == _HALF and value < 1 << 16:
             return Scalar(
@@ -172,12 +170,16 @@ def _of_list(data: bytes, one: Field, dtype: int) -> Scalar | None:
     return None
 
 
-def _one_varint(data: bytes, one: Field) -> int | None:
+def _one_varint(data: bytes, part: Field) -> int | None:
     """The only number of a list of numbers, packed or not."""
-    if one.wire == VARINT:
-        return one.number
-    content = data[one.start : one.end]
-    if one.wire != BYTES or not 0 < len(content) <= 10 or any(byte < 0x80 for byte in content[:-1]):
+    if part.wire == VARINT:
+        return part.number
+    content = data[part.start : part.end]
+    if (
+        part.wire != BYTES
+        or not 0 < len(content) <= 10
+        or any(byte < 0x80 for byte in content[:-1])
+    ):
         return None
     return next(fields(b"\x08" + content, 0, len(content) + 1)).number
 

@@ -1,6 +1,4 @@
-"""The record framing of a `.wandb` file.
-
-LevelDB's log, 32 KiB blocks, with an IEEE CRC-32 of its own.
+"""The record framing of a `.wandb` file: LevelDB's log, with an IEEE CRC-32 of its own.
 
 This module never raises for damage: what is lost becomes a sentence, and reading goes on at the
 next block.
@@ -54,10 +52,9 @@ class LogReader:
                 return  # the rest of the block is padding
             content = block[position + _PIECE.size : position + _PIECE.size + length]
             if len(content) < length:
+                what = "ends inside a record"
                 if is_whole:
                     what = "a piece longer than its block"
-                else:
-                    what = "ends inside a record"
                 self._lose(
                     start + position, f"{what}: {length} bytes claimed, {len(content)} are there"
                 )

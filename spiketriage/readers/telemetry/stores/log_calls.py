@@ -1,4 +1,4 @@
-"""Rows of a tracker that numbers its log calls (W&B, trackio), put at the step that the run itself logs if it does.
+"""Rows of a tracker that numbers its log calls (W&B, trackio), put at the step that the run logs.
 
 This module never mixes the two counts in one run.
 """
@@ -9,17 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spiketriage.readers.telemetry.series import scalars
+from spiketriage.readers.telemetry.series.attempts import Traced
 from spiketriage.readers.telemetry.series.names import Names
-from spiketriage.readers.telemetry.series.points import Traced
+from spiketriage.readers.telemetry.series.points import UNKNOWN_TIME
 from spiketriage.readers.telemetry.series.rows import Place, Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallKeys:
-    """What the tracker itself adds to a row.
-
-    The number of the call, its UNIX time, and all keys that are its own.
-    """
+    """What the tracker adds to a row: the call's number, its UNIX time, and all keys of its own."""
 
     number: str
     time: str
@@ -30,15 +28,13 @@ def trace_calls(
     source: str, calls: Sequence[Mapping[str, object]], names: Names, keys: CallKeys
 ) -> Traced:
     """The series of one run, with notes on what its steps are."""
-    logged: dict[str, object] = {
-        key: value for call in calls for key, value in call.items() if key not in keys.own
-    }
-    step_key = names.step_key(logged)
-    trust = (
-        f"at the logged {step_key}"
-        if step_key
-        else f"{keys.number} counts log calls, not optimizer steps"
-    )
+    logged: dict[str, object] = {}
+    for call in calls:
+        logged.update(call)
+    step_key = names.step_key({key: logged[key] for key in logged if key not in keys.own})
+    trust = f"{keys.number} counts log calls, not optimizer steps"
+    if step_key:
+        trust = f"at the logged {step_key}"
     rows = Rows(source=source, names=names, trusted=step_key is not None, trust=trust)
     num_carried, last = 0, None
     for call in calls:
@@ -50,17 +46,12 @@ def trace_calls(
             rows.num_no_step += 1
             continue
         time_s = scalars.number(call.get(keys.time))
-        values = {
-            key: value
-            for key, value in scalars.flat(call).items()
-            if key not in keys.own and key != step_key
-        }
-        rows.put(
-            values,
-            place=Place(None, None),
-            step=last,
-            time_s=float("nan") if time_s is None else time_s,
-        )
+        if time_s is None:
+            time_s = UNKNOWN_TIME
+        values = scalars.flat(call)
+        for key in (step_key, *keys.own):
+            values.pop(key or "", None)
+        rows.put(values, place=Place(None, None), step=last, time_s=time_s)
     traced = rows.trace()
     notes = [*rows.notes(), *rows.problems(), *traced.notes]
     if num_carried:

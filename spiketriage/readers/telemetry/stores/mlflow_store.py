@@ -1,6 +1,4 @@
-"""Reads MLflow's stores.
-
-The file store (`mlruns/…/metrics/<key>`) and the SQLite store (`mlflow.db`).
+"""Reads MLflow's file store (`mlruns/…/metrics/<key>`) and its SQLite store (`mlflow.db`).
 
 This module never asks a tracking server and never opens a database in place.
 """
@@ -18,9 +16,11 @@ from spiketriage.errors import EvidenceError
 from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.series import scalars
+from spiketriage.readers.telemetry.series.attempts import Origin
+from spiketriage.readers.telemetry.series.lines import row_lines
 from spiketriage.readers.telemetry.series.names import Names
-from spiketriage.readers.telemetry.series.opening import bounded_lines, open_log
-from spiketriage.readers.telemetry.series.points import Origin, Points
+from spiketriage.readers.telemetry.series.opening import open_log
+from spiketriage.readers.telemetry.series.points import Points
 from spiketriage.readers.telemetry.stores import sqlite_copy
 
 NAME = "mlflow"
@@ -168,16 +168,17 @@ def _files(folder: Path) -> Iterator[Path]:
 def _read_metric(file: Path, run: str, key: str, store: _Store) -> None:
     bad = 0
     with open_log(file) as log:
-        for line in bounded_lines(log.stream):
+        for line in row_lines(log.stream):
             store.num_lines += 1
-            parts = line.split()
-            if len(parts) >= 2:
-                value = scalars.number_in_text(parts[1])
-            else:
-                value = None
-            time_ms = _count(parts[0]) if parts else None
-            step = 0 if len(parts) == 2 else _count(parts[2]) if len(parts) > 2 else None
-            if value is None or time_ms is None or step is None or not line.endswith("\n"):
+            parts = line.text.split()
+            if len(parts) < 2 or line.is_torn:
+                bad += 1
+                continue
+            time_ms, value = _count(parts[0]), scalars.number_in_text(parts[1])
+            step: int | None = 0
+            if len(parts) > 2:
+                step = _count(parts[2])
+            if value is None or time_ms is None or step is None:
                 bad += 1
                 continue
             store.add(run, key, value=value, step=step, time_ms=time_ms)

@@ -20,7 +20,7 @@ class MalformedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: `start` and `end` are where its content lies, `number` is its value if it is a varint."""
+    """One field: its content lies from `start` to `end`; `number` is the value of a varint."""
 
     id: int
     wire: int
@@ -79,18 +79,18 @@ def signed(number: int) -> int:
     return number
 
 
-def double(data: bytes, one: Field) -> float:
+def double(data: bytes, field: Field) -> float:
     """The value of a fixed64 field that is a double."""
-    value: float = _DOUBLE.unpack_from(data, one.start)[0]
+    value: float = _DOUBLE.unpack_from(data, field.start)[0]
     return value
 
 
-def float32(data: bytes, one: Field) -> float:
+def float32(data: bytes, field: Field) -> float:
     """The value of a fixed32 field that is a float."""
-    value: float = _FLOAT.unpack_from(data, one.start)[0]
+    value: float = _FLOAT.unpack_from(data, field.start)[0]
     return value
 
 
-def text(data: bytes, one: Field) -> str:
+def text(data: bytes, field: Field) -> str:
     """The content of a bytes field as text; bytes that are not UTF-8 are replaced."""
-    return data[one.start : one.end].decode("utf-8", "replace")
+    return data[field.start : field.end].decode("utf-8", "replace")

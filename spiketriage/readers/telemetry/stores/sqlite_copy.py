@@ -1,6 +1,4 @@
-"""Reads tables of an SQLite file that somebody else may still be writing.
-
-Always a copy, in a folder of our own.
+"""Reads tables of an SQLite file that may still be written, from a copy in a folder of our own.
 
 This module never opens the file itself with SQLite, never runs a view of it, and never works
 without bound on it.
@@ -41,15 +39,15 @@ class Database:
         Empty for nothing.
         """
         try:
-            found = str(self.connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+            verdict = str(self.connection.execute("PRAGMA quick_check(1)").fetchone()[0])
             num_pages, page_bytes = (
                 int(self.connection.execute(f"PRAGMA {name}").fetchone()[0])
                 for name in ("page_count", "page_size")
             )
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             return f"its pages cannot be checked: {error}"
-        if found != "ok":
-            return f"SQLite's check finds it damaged: {' '.join(found.split())[:200]}"
+        if verdict != "ok":
+            return f"SQLite's check finds it damaged: {' '.join(verdict.split())[:200]}"
         if self.size_bytes is not None and self.size_bytes != num_pages * page_bytes:
             return (
                 f"size: expected {num_pages} pages of {page_bytes} bytes, found "
@@ -59,8 +57,8 @@ class Database:
 
     def columns(self, table: str) -> tuple[str, ...]:
         """The columns of a plain table."""
-        found = self._rows("SELECT type FROM sqlite_master WHERE name = ?", (table,))
-        if [row[0] for row in found] != ["table"]:
+        kinds = self._rows("SELECT type FROM sqlite_master WHERE name = ?", (table,))
+        if [row[0] for row in kinds] != ["table"]:
             return ()
         return tuple(
             str(row[0]) for row in self._rows("SELECT name FROM pragma_table_info(?)", (table,))

@@ -1,6 +1,4 @@
-"""Reads TensorBoard event files.
-
-Every scalar of every file, with damage named and every checksum looked at.
+"""Reads every scalar of TensorBoard event files, each checksum looked at and damage named.
 
 This module never samples, never needs TensorFlow, and never takes a record whose checksum fails.
 """
@@ -15,9 +13,10 @@ from pathlib import Path
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.readers.look import Look
+from spiketriage.readers.telemetry.series.attempts import Block, Origin, Traced, between
 from spiketriage.readers.telemetry.series.names import Names
 from spiketriage.readers.telemetry.series.opening import open_log
-from spiketriage.readers.telemetry.series.points import Block, Origin, Points, Traced, between
+from spiketriage.readers.telemetry.series.points import Points
 from spiketriage.readers.telemetry.stores import crc32c, event_file, event_groups, event_record
 from spiketriage.readers.telemetry.stores.event_file import Framing, Window
 
@@ -79,13 +78,12 @@ def read(path: Path, names: Names) -> LogFacts:
         raise EvidenceError(f"{path}: expected event files (*{MARK}*), found none")
     files: list[_File] = []
     problems: list[str] = []
-    for one in paths:
+    for file_path in paths:
         try:
-            if one != path:
-                source = str(one.relative_to(path))
-            else:
-                source = one.name
-            files.append(_read_file(one, source, names))
+            source = file_path.name
+            if file_path != path:
+                source = str(file_path.relative_to(path))
+            files.append(_read_file(file_path, source, names))
         except EvidenceError as error:
             if len(paths) == 1:
                 raise
@@ -96,31 +94,31 @@ def read(path: Path, names: Names) -> LogFacts:
 
 
 def _event_files(folder: Path) -> list[Path]:
-    found: list[Path] = []
+    paths: list[Path] = []
     for number, (parent, folders, files) in enumerate(os.walk(folder)):  # does not follow links
         folders.sort()
-        found += [Path(parent, name) for name in sorted(files) if MARK in name]
+        paths += [Path(parent, name) for name in sorted(files) if MARK in name]
         if number > _MAX_FOLDERS:
             break
-    return found
+    return paths
 
 
 def _read_file(path: Path, source: str, names: Names) -> _File:
-    found, points = _File(path=path, source=source), Points()
+    file, points = _File(path=path, source=source), Points()
     with open_log(path) as log:
-        for window in event_file.windows(log.stream, log.size_bytes, found.framing):
-            _take(window, found, points)
-        if not found.num_records and log.size_bytes:
-            raise EvidenceError(f"{path}: is no event file: {'; '.join(found.framing.problems)}")
-    if not found.num_records:
-        found.framing.problems.append("is empty: its writer has not flushed yet, or died before")
-    found.traced = points.trace(Origin(source=source, trust=TRUST), names)
-    return found
+        for window in event_file.windows(log.stream, log.size_bytes, file.framing):
+            _take(window, file, points)
+        if not file.num_records and log.size_bytes:
+            raise EvidenceError(f"{path}: is no event file: {'; '.join(file.framing.problems)}")
+    if not file.num_records:
+        file.framing.problems.append("is empty: its writer has not flushed yet, or died before")
+    file.traced = points.trace(Origin(source=source, trust=TRUST), names)
+    return file
 
 
-def _take(window: Window, found: _File, points: Points) -> None:
+def _take(window: Window, file: _File, points: Points) -> None:
     sorted_ = event_groups.decode(window)
-    first = found.num_records
+    first = file.num_records
     for part in sorted_.decoded:
         points.extend(
             part.tag,
@@ -131,32 +129,32 @@ def _take(window: Window, found: _File, points: Points) -> None:
                 times_s=part.times_s,
             ),
         )
-        found.first_time_s = min(found.first_time_s, float(part.times_s.min()))
-        found.last_time_s = max(found.last_time_s, float(part.times_s.max()))
-    found.bad_records += (sorted_.damaged + first).tolist()
+        file.first_time_s = min(file.first_time_s, float(part.times_s.min()))
+        file.last_time_s = max(file.last_time_s, float(part.times_s.max()))
+    file.bad_records += (sorted_.damaged + first).tolist()
     for number in sorted_.others.tolist():
-        _take_slowly(window, number, found, points)
-    found.num_records += len(window.offsets)
+        _take_slowly(window, number, file, points)
+    file.num_records += len(window.offsets)
 
 
-def _take_slowly(window: Window, number: int, found: _File, points: Points) -> None:
-    row = found.num_records + number
+def _take_slowly(window: Window, number: int, file: _File, points: Points) -> None:
+    row = file.num_records + number
     start = int(window.offsets[number])
     end = start + int(window.lengths[number])
     stored = int.from_bytes(window.data[end : end + 4], "little")
     if crc32c.masked_of_bytes(memoryview(window.data)[start:end]) != stored:
-        found.bad_records.append(row)
+        file.bad_records.append(row)
         return
     try:
         event = event_record.parse(window.data, start, end)
     except event_record.MalformedError as error:
-        found.framing.problems.append(f"record {row}: is no event: {error}")
+        file.framing.problems.append(f"record {row}: is no event: {error}")
         return
-    found.version = found.version or event.version
-    found.num_others += event.num_others
+    file.version = file.version or event.version
+    file.num_others += event.num_others
     if event.wall_time_s:
-        found.first_time_s = min(found.first_time_s, event.wall_time_s)
-        found.last_time_s = max(found.last_time_s, event.wall_time_s)
+        file.first_time_s = min(file.first_time_s, event.wall_time_s)
+        file.last_time_s = max(file.last_time_s, event.wall_time_s)
     for scalar in event.scalars:
         points.add(
             scalar.tag, row=row, step=event.step, value=scalar.value, time_s=event.wall_time_s
@@ -167,23 +165,21 @@ def _facts(path: Path, files: Sequence[_File], problems: list[str]) -> LogFacts:
     series: list[Series] = []
     rollbacks: list[Rollback] = []
     notes: list[str] = []
-    for parent in dict.fromkeys(one.path.parent for one in files):
-        run = sorted(
-            (one for one in files if one.path.parent == parent),
-            key=lambda one: (one.first_time_s, one.source),
-        )
+    for parent in dict.fromkeys(file.path.parent for file in files):
+        run = [file for file in files if file.path.parent == parent]
+        run.sort(key=lambda file: (file.first_time_s, file.source))
         _add_run(run, series, rollbacks, notes)
-    for one in files:
-        problems += [f"{one.source}: {problem}" for problem in _problems(one)]
-        notes += [f"{one.source}: {note}" for note in one.framing.notes]
-    num_others = sum(one.num_others for one in files)
+    for file in files:
+        problems += [f"{file.source}: {problem}" for problem in _problems(file)]
+        notes += [f"{file.source}: {note}" for note in file.framing.notes]
+    num_others = sum(file.num_others for file in files)
     if num_others:
         notes.append(
             f"{num_others} values are no scalars (images, text, histograms, tensors) and "
             "were not read"
         )
-    num_records = sum(one.num_records for one in files)
-    num_bad = sum(len(one.bad_records) for one in files)
+    num_records = sum(file.num_records for file in files)
+    num_bad = sum(len(file.bad_records) for file in files)
     return LogFacts(
         format=NAME,
         path=path,
@@ -207,33 +203,33 @@ def _add_run(
     """
     attempt, next_attempt, ended_s = 0, 0, float("-inf")
     earlier: list[Series] = []
-    for one in run:
-        traced = one.traced
+    for file in run:
+        traced = file.traced
         if traced is None or not traced.series:
             continue
-        if one.first_time_s >= ended_s:
+        if file.first_time_s >= ended_s:
             attempt = next_attempt
         else:
             notes.append(
-                f"{one.source}: written while another event file of this folder was, so by "
+                f"{file.source}: written while another event file of this folder was, so by "
                 "another process"
             )
-        ended_s = max(ended_s, one.last_time_s)
+        ended_s = max(ended_s, file.last_time_s)
         own = [replace(piece, attempt=piece.attempt + attempt) for piece in traced.series]
         back = between(earlier, own)
-        rollbacks += [back] if back is not None else []
+        if back is not None:
+            rollbacks.append(back)
         rollbacks += [replace(inner, attempt=inner.attempt + attempt) for inner in traced.rollbacks]
         next_attempt = max(next_attempt, attempt + traced.num_attempts)
         earlier += own
         series += own
-        notes += [f"{one.source}: {note}" for note in traced.notes]
+        notes += [f"{file.source}: {note}" for note in traced.notes]
 
 
-def _problems(one: _File) -> list[str]:
-    problems = list(one.framing.problems)
-    if one.bad_records:
-        named = ", ".join(str(number) for number in sorted(one.bad_records)[:_MAX_NAMED])
-        problems.append(
-            f"{len(one.bad_records)} records fail their checksum and were left out (record {named})"
-        )
+def _problems(file: _File) -> list[str]:
+    problems = list(file.framing.problems)
+    if file.bad_records:
+        named = ", ".join(str(number) for number in sorted(file.bad_records)[:_MAX_NAMED])
+        num_bad = len(file.bad_records)
+        problems.append(f"{num_bad} records fail their checksum and were left out (record {named})")
     return problems

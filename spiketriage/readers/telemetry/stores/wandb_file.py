@@ -1,6 +1,4 @@
-"""Reads a Weights & Biases run that was kept on disk (`run-*.wandb`).
-
-History, config, system samples.
+"""Reads a Weights & Biases run kept on disk (`run-*.wandb`): history, config, system samples.
 
 This module never asks the service, never imports wandb, and never takes `_step` for the optimizer's
 step silently.
@@ -16,9 +14,10 @@ from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.nouns.series import LogFacts
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.series import scalars
+from spiketriage.readers.telemetry.series.attempts import Origin
 from spiketriage.readers.telemetry.series.names import Names
 from spiketriage.readers.telemetry.series.opening import open_log
-from spiketriage.readers.telemetry.series.points import Origin, Points
+from spiketriage.readers.telemetry.series.points import Points
 from spiketriage.readers.telemetry.stores.leveldb_log import LogReader
 from spiketriage.readers.telemetry.stores.log_calls import CallKeys, trace_calls
 from spiketriage.readers.telemetry.stores.protobuf import (
@@ -89,10 +88,13 @@ def read(path: Path, names: Names) -> LogFacts:
         reader = LogReader(stream=log.stream)
         for record in reader.records():
             _take(record, run)
-    problems = [*reader.problems]
+    problems = list(reader.problems)
     if run.num_malformed:
         problems.append(f"{run.num_malformed} records are no protobuf messages")
     history = trace_calls(file.name, run.history, names, CALLS)
+    notes = list(history.notes)
+    if not run.history:
+        notes.append("the run logged no history")
     stats = run.stats.trace(
         Origin(
             source=file.name,
@@ -112,7 +114,7 @@ def read(path: Path, names: Names) -> LogFacts:
         num_matched=run.num_records - run.num_malformed,
         num_near_misses=run.num_malformed + reader.num_lost,
         problems=tuple(problems),
-        notes=(*history.notes, *([] if run.history else ["the run logged no history"])),
+        notes=tuple(notes),
     )
 
 
@@ -120,28 +122,28 @@ def _file(path: Path) -> Path:
     if not path.is_dir():
         return path
     try:
-        found = sorted(one for one in path.iterdir() if one.suffix == SUFFIX)
+        files = sorted(file for file in path.iterdir() if file.suffix == SUFFIX)
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(found) != 1:
-        raise EvidenceError(f"{path}: expected one file *{SUFFIX}, found {len(found)}")
-    return found[0]
+    if len(files) != 1:
+        raise EvidenceError(f"{path}: expected one file *{SUFFIX}, found {len(files)}")
+    return files[0]
 
 
 def _take(record: bytes, run: _Run) -> None:
     run.num_records += 1
     try:
-        for one in fields(record, 0, len(record)):
-            if one.wire != BYTES:
+        for part in fields(record, 0, len(record)):
+            if part.wire != BYTES:
                 continue
-            if one.id == _HISTORY:
-                run.history.append(_history_row(record, one))
-            elif one.id == _STATS:
-                _take_stats(record, one, run)
-            elif one.id == _CONFIG:
-                run.identity.update(_config(record, one))
-            elif one.id == _RUN:
-                _take_run(record, one, run)
+            if part.id == _HISTORY:
+                run.history.append(_history_row(record, part))
+            elif part.id == _STATS:
+                _take_stats(record, part, run)
+            elif part.id == _CONFIG:
+                run.identity.update(_config(record, part))
+            elif part.id == _RUN:
+                _take_run(record, part, run)
     except MalformedError:
         run.num_malformed += 1
 
@@ -154,37 +156,35 @@ def _items(record: bytes, message: Field, item_id: int) -> dict[str, object]:
             continue
         parts: list[str] = []
         value: object = None
-        for one in fields(record, item.start, item.end):
-            if one.id in (_KEY, _NESTED_KEY) and one.wire == BYTES:
-                parts.append(text(record, one))
-            elif one.id == _VALUE and one.wire == BYTES:
-                value = scalars.json_or_none(text(record, one))
+        for part in fields(record, item.start, item.end):
+            if part.id in (_KEY, _NESTED_KEY) and part.wire == BYTES:
+                parts.append(text(record, part))
+            elif part.id == _VALUE and part.wire == BYTES:
+                value = scalars.json_or_none(text(record, part))
         values["/".join(parts)] = value
     return values
 
 
 def _history_row(record: bytes, message: Field) -> dict[str, object]:
     row = _items(record, message, 1)
-    for one in fields(record, message.start, message.end):
-        if one.id == 2 and one.wire == BYTES and LOG_CALLS not in row:
-            row[LOG_CALLS] = _first_number(record, one)
+    for part in fields(record, message.start, message.end):
+        if part.id == 2 and part.wire == BYTES and LOG_CALLS not in row:
+            row[LOG_CALLS] = _first_number(record, part)
     return row
 
 
 def _first_number(record: bytes, message: Field) -> int:
-    found = (
-        signed(one.number)
-        for one in fields(record, message.start, message.end)
-        if one.wire == VARINT
-    )
-    return next(found, 0)  # proto3 leaves a zero out
+    for part in fields(record, message.start, message.end):
+        if part.wire == VARINT:
+            return signed(part.number)
+    return 0  # proto3 leaves a zero out
 
 
 def _take_stats(record: bytes, message: Field, run: _Run) -> None:
     time_s = float("nan")
-    for one in fields(record, message.start, message.end):
-        if one.id == 2 and one.wire == BYTES:
-            time_s = float(_first_number(record, one))
+    for part in fields(record, message.start, message.end):
+        if part.id == 2 and part.wire == BYTES:
+            time_s = float(_first_number(record, part))
     for key, value in _items(record, message, 3).items():
         number = scalars.number(value)
         if number is not None:
@@ -196,11 +196,11 @@ def _take_stats(record: bytes, message: Field, run: _Run) -> None:
 
 def _config(record: bytes, message: Field) -> Mapping[str, str]:
     items = _items(record, message, 1)
-    result: dict[str, str] = {}
+    config: dict[str, str] = {}
     for key, value in items.items():
         if key != "_wandb" and not _is_deep(value):
-            result[f"config/{key}"] = str(value)
-    return result
+            config[f"config/{key}"] = str(value)
+    return config
 
 
 def _is_deep(value: object) -> bool:
@@ -209,10 +209,10 @@ def _is_deep(value: object) -> bool:
 
 def _take_run(record: bytes, message: Field, run: _Run) -> None:
     known = {1: "run_id", 2: "entity", 3: "project", 6: "display_name"}
-    for one in fields(record, message.start, message.end):
-        if one.wire != BYTES:
+    for part in fields(record, message.start, message.end):
+        if part.wire != BYTES:
             continue
-        if one.id in known:
-            run.identity[known[one.id]] = text(record, one)
-        elif one.id == 4:
-            run.identity.update(_config(record, one))
+        if part.id in known:
+            run.identity[known[part.id]] = text(record, part)
+        elif part.id == 4:
+            run.identity.update(_config(record, part))

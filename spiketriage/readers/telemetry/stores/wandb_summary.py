@@ -1,6 +1,4 @@
-"""Reads `wandb-summary.json`, which W&B keeps beside a run.
-
-The last value of every metric, whatever step that was.
+"""Reads `wandb-summary.json`: the last value of every metric of a run, whatever step that was.
 
 This module never makes a series of it, because nothing says at which step a value was logged.
 """
@@ -37,17 +35,15 @@ def read(path: Path, names: Names) -> LogFacts:
     Raises:
         EvidenceError: the file cannot be read, or holds no JSON object.
     """
-    found = scalars.flat(parse_object(path, read_bytes(path)))
-    values = {
-        f"final/{names.canonical(key)}": str(number)
-        for key, value in found.items()
-        if (number := scalars.number(value)) is not None
-    }
-    notes = (
-        ()
-        if values
-        else ("the summary is empty: the run logged nothing, or ended before it was written",)
-    )
+    summary = scalars.flat(parse_object(path, read_bytes(path)))
+    values: dict[str, str] = {}
+    for key, value in summary.items():
+        number = scalars.number(value)
+        if number is not None:
+            values[f"final/{names.canonical(key)}"] = str(number)
+    notes: tuple[str, ...] = ()
+    if not values:
+        notes = ("the summary is empty: the run logged nothing, or ended before it was written",)
     return LogFacts(
         format=NAME, path=path, series=(), identity=values, num_lines=1, num_matched=1, notes=notes
     )

@@ -14,9 +14,10 @@ from spiketriage.errors import EvidenceError
 from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.readers.look import Look
 from spiketriage.readers.telemetry.series import scalars
+from spiketriage.readers.telemetry.series.attempts import between
+from spiketriage.readers.telemetry.series.lines import Line, row_lines
 from spiketriage.readers.telemetry.series.names import DEFAULT, Names
-from spiketriage.readers.telemetry.series.opening import bounded_lines, open_log
-from spiketriage.readers.telemetry.series.points import between
+from spiketriage.readers.telemetry.series.opening import open_log
 from spiketriage.readers.telemetry.series.rows import TRUST, Rows
 
 NAME = "csv"
@@ -34,10 +35,7 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """How to read one file.
-
-    Its name among sources, the attempt it begins with, and how far to trust it.
-    """
+    """How to read one file: its name as a source, its first attempt, and how far to trust it."""
 
     source: str
     first_attempt: int = 0
@@ -98,9 +96,9 @@ def read_table(path: Path, names: Names, table: Table) -> LogFacts:
     """
     reading = _Reading(table=table, names=names)
     with open_log(path) as log:
-        for line in bounded_lines(log.stream):
+        for line in row_lines(log.stream):
             reading.num_lines += 1
-            if line.strip():
+            if line.text.strip():
                 _take(line, reading)
     if reading.num_lines and not reading.sections:
         raise EvidenceError(f"{path}: has no header with a step column in its first line")
@@ -121,18 +119,19 @@ def _cells(line: str, delimiter: str) -> list[str]:
         return []
 
 
-def _take(line: str, reading: _Reading) -> None:
+def _take(line: Line, reading: _Reading) -> None:
     if not reading.header:
-        _begin(line, reading)
+        _begin(line.text, reading)
         return
-    cells = _cells(line, reading.delimiter)
+    cells = _cells(line.text, reading.delimiter)
     if tuple(cells) == reading.header:
-        _begin(line, reading)
+        _begin(line.text, reading)
         return
     if len(cells) != len(reading.header):
-        _tear(reading, f"has {len(cells)} cells, expected {len(reading.header)}: {line[:40]!r}")
+        start = line.text[:40]
+        _tear(reading, f"has {len(cells)} cells, expected {len(reading.header)}: {start!r}")
         return
-    if not line.endswith("\n"):
+    if line.is_torn:
         _tear(reading, "has no newline, so that its last value may be cut short: left out")
         return
     reading.sections[-1].add(
@@ -176,7 +175,9 @@ def _facts(path: Path, reading: _Reading) -> LogFacts:
         rows.first_attempt = attempt
         traced = rows.trace()
         back = between(earlier, traced.series)
-        rollbacks += [*([back] if back is not None else []), *traced.rollbacks]
+        if back is not None:
+            rollbacks.append(back)
+        rollbacks += traced.rollbacks
         series += traced.series
         earlier = traced.series or earlier
         attempt = max(attempt, traced.num_attempts)

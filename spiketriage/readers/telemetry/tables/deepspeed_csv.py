@@ -1,6 +1,4 @@
-"""Reads the folder of DeepSpeed's CSV monitor.
-
-One file a tag, its x axis in samples, its header repeated on restart.
+"""Reads DeepSpeed's CSV monitor: one file a tag, its x axis in samples, a header at each restart.
 
 This module never divides samples by a batch size to get steps: the batch size is not in these
 files.
@@ -56,7 +54,7 @@ def read(path: Path, names: Names) -> LogFacts:
             table = csv_file.Table(source=file.name, trusted=False, trust=TRUST)
             part = csv_file.read_table(file, names, table)
             parts.append(
-                replace(part, series=tuple(_tagged(one, file, names) for one in part.series))
+                replace(part, series=tuple(_tagged(series, file, names) for series in part.series))
             )
         except EvidenceError as error:
             if file == path:
@@ -74,14 +72,14 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     try:
-        return sorted(one for one in path.iterdir() if _is_tag(one.name))[:_MAX_FILES]
+        return sorted(file for file in path.iterdir() if _is_tag(file.name))[:_MAX_FILES]
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _tagged(one: Series, file: Path, names: Names) -> Series:
-    """The series under its whole tag, of which the file's name keeps all and the header only the last part."""
+def _tagged(series: Series, file: Path, names: Names) -> Series:
+    """The series under its whole tag, which only the file's name keeps: the header has its end."""
     if not file.stem.startswith(PREFIX):
-        return one
+        return series
     tag = PREFIX.replace("_", "/") + file.stem.removeprefix(PREFIX)
-    return replace(one, name=names.canonical(tag), written_as=tag)
+    return replace(series, name=names.canonical(tag), written_as=tag)

@@ -1,4 +1,4 @@
-"""Reads the log history in `trainer_state.json` of Hugging Face's Trainer, from one file or all checkpoints of a run.
+"""Reads the log history in `trainer_state.json` of Hugging Face's Trainer, of one save or all.
 
 This module never takes a loss of 0.0 beside a NaN gradient norm for a number: that is how the
 default filter hides NaN.
@@ -14,13 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.series import LogFacts, Rollback, Series
 from spiketriage.readers.json_file import is_count, parse_object, read_bytes
 from spiketriage.readers.look import Look, refuse_pointer
 from spiketriage.readers.telemetry.series import scalars
+from spiketriage.readers.telemetry.series.attempts import Origin, between
 from spiketriage.readers.telemetry.series.names import Names
-from spiketriage.readers.telemetry.series.points import Origin, Points, between
+from spiketriage.readers.telemetry.series.points import Points
 
 NAME = "hf-trainer-state"
 TELLS = (
@@ -40,9 +43,7 @@ HIDING = f"{MEAN}; losses beside a nonfinite grad_norm are what the default NaN 
 UNPAIRED = (
     f"{MEAN}; some are exactly 0.0 without a grad_norm beside them, which may be a filtered NaN"
 )
-_SUMMARY = (
-    "train_loss"  # the mean over the whole run, written once at its end: no point of the loss
-)
+_SUMMARY = "train_loss"  # the mean over the run, written once at its end: no point of the loss
 _CHECKPOINT = re.compile(r"checkpoint-(\d{1,18})\Z")
 _MAX_CHECKPOINTS = 10_000
 
@@ -87,12 +88,12 @@ def read(path: Path, names: Names) -> LogFacts:
     """
     problems: list[str] = []
     states: list[_State] = []
-    for one in _paths(path):
+    for file in _paths(path):
         try:
-            states.append(_state(one))
+            states.append(_state(file))
         except EvidenceError as error:
             problems.append(error.message)
-            if one == path:
+            if file == path:
                 raise
     if not states:
         raise EvidenceError(
@@ -121,11 +122,11 @@ def _paths(path: Path) -> list[Path]:
     if (path / FILE).is_file():
         return [path / FILE]
     try:
-        folders = [one for one in path.iterdir() if _CHECKPOINT.match(one.name)]
+        folders = [folder for folder in path.iterdir() if _CHECKPOINT.match(folder.name)]
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
-    ordered = sorted(folders, key=lambda one: int(one.name.rpartition("-")[2]))
-    return [one / FILE for one in ordered[:_MAX_CHECKPOINTS]]
+    ordered = sorted(folders, key=lambda folder: int(folder.name.rpartition("-")[2]))
+    return [folder / FILE for folder in ordered[:_MAX_CHECKPOINTS]]
 
 
 def _state(path: Path) -> _State:
@@ -135,15 +136,16 @@ def _state(path: Path) -> _State:
     history = value.get("log_history")
     if not isinstance(history, list):
         raise EvidenceError(f"{path}: expected a list log_history, found {type(history).__name__}")
-    told = ("global_step", "max_steps", "logging_steps", "train_batch_size", "num_train_epochs")
+    counts = ("global_step", "max_steps", "logging_steps", "train_batch_size", "num_train_epochs")
+    source = path.name
+    if _CHECKPOINT.match(path.parent.name):
+        source = str(Path(path.parent.name, path.name))
     return _State(
         path=path,
-        source=str(Path(path.parent.name, path.name))
-        if _CHECKPOINT.match(path.parent.name)
-        else path.name,
+        source=source,
         history=tuple(history),
         keys=tuple(_text(entry) for entry in history),
-        identity={key: str(value[key]) for key in told if is_count(value.get(key))},
+        identity={key: str(value[key]) for key in counts if is_count(value.get(key))},
         modified_ns=path.stat().st_mtime_ns,
     )
 
@@ -156,15 +158,12 @@ def _text(entry: object) -> str:
 
 
 def _chains(states: Sequence[_State]) -> list[_State]:
-    """The states that are no prefix of another.
-
-    One an attempt, oldest first by their time of modification.
-    """
+    """The states that are no prefix of another: one an attempt, the oldest file first."""
     chains: list[_State] = []
-    for state in sorted(states, key=lambda one: len(one.history), reverse=True):
+    for state in sorted(states, key=lambda state: len(state.history), reverse=True):
         if not any(longer.keys[: len(state.keys)] == state.keys for longer in chains):
             chains.append(state)
-    return sorted(chains, key=lambda one: (one.modified_ns, len(one.history)))
+    return sorted(chains, key=lambda state: (state.modified_ns, len(state.history)))
 
 
 def _notes(states: Sequence[_State], chains: Sequence[_State]) -> list[str]:
@@ -189,36 +188,40 @@ def _series(chains: Sequence[_State], names: Names) -> tuple[list[Series], list[
     series: list[Series] = []
     rollbacks: list[Rollback] = []
     near_misses = 0
+    attempt = 0
     for number, chain in enumerate(chains):
-        shared = max(
-            (_num_shared(chain.keys, before.keys) for before in chains[:number]), default=0
-        )
+        num_shared = 0
+        for before in chains[:number]:
+            num_shared = max(num_shared, _num_shared(chain.keys, before.keys))
         points = Points()
-        for row, entry in enumerate(chain.history[shared:]):
+        for row, entry in enumerate(chain.history[num_shared:]):
             near_misses += not _take(entry, row, points)
-        attempt = max((one.attempt for one in series), default=-1) + 1
         traced = points.trace(Origin(source=chain.source, first_attempt=attempt, trust=MEAN), names)
         back = between(series, traced.series)
-        rollbacks += [*([back] if back is not None else []), *traced.rollbacks]
-        series += [_judged(one, traced.series) for one in traced.series]
+        if back is not None:
+            rollbacks.append(back)
+        rollbacks += traced.rollbacks
+        series += [_judged(metric, traced.series) for metric in traced.series]
+        attempt = max((metric.attempt + 1 for metric in series), default=0)
     return series, rollbacks, near_misses
 
 
-def _num_shared(one: Sequence[str], other: Sequence[str]) -> int:
-    pairs = zip(one, other, strict=False)
-    return next(
-        (place for place, (left, right) in enumerate(pairs) if left != right),
-        min(len(one), len(other)),
-    )
+def _num_shared(first: Sequence[str], second: Sequence[str]) -> int:
+    """How many entries two histories have in common at their beginning."""
+    num_shared = 0
+    for left, right in zip(first, second, strict=False):
+        if left != right:
+            break
+        num_shared += 1
+    return num_shared
 
 
 def _take(entry: object, row: int, points: Points) -> bool:
     """Add one entry of the history; False if it is none."""
-    if isinstance(entry, dict):
-        step = scalars.step(entry.get("step"))
-    else:
-        step = None
-    if not isinstance(entry, dict) or step is None:
+    if not isinstance(entry, dict):
+        return False
+    step = scalars.step(entry.get("step"))
+    if step is None:
         return False
     norm = scalars.number(entry.get("grad_norm"))
     is_hiding = norm is not None and not math.isfinite(norm)
@@ -226,45 +229,36 @@ def _take(entry: object, row: int, points: Points) -> bool:
         number = scalars.number(value)
         if key == "step" or number is None:
             continue
+        reason = ""
         if isinstance(value, str):
             reason = f"written as the text {value!r}"
-        else:
-            reason = ""
         if key == "loss" and number == 0.0 and is_hiding:
             number, reason = math.nan, FILTERED
         points.add(str(key), row=row, step=step, value=number, reason=reason)
     return True
 
 
-def _judged(one: Series, beside: Sequence[Series]) -> Series:
+def _judged(series: Series, beside: Sequence[Series]) -> Series:
     """A loss with what can be said of the filter that may have hidden some of it."""
-    if one.written_as == _SUMMARY:
+    if series.written_as == _SUMMARY:
         return replace(
-            one,
+            series,
             name=_SUMMARY,
             trusted=False,
             trust="mean over the whole run, filtered values left out",
         )
-    if one.written_as != "loss":
-        return replace(one, trust="as logged by the Trainer")
-    norms = [
-        other
-        for other in beside
-        if other.written_as == "grad_norm" and other.attempt == one.attempt
-    ]
-    nonfinite = {
-        step
-        for other in norms
-        for step, value in zip(other.steps.tolist(), other.values.tolist(), strict=True)
-        if not math.isfinite(value)
-    }
-    finite = {
-        step
-        for step, value in zip(one.steps.tolist(), one.values.tolist(), strict=True)
-        if math.isfinite(value)
-    }
-    if one.reasons or nonfinite & finite:
-        return replace(one, trusted=False, trust=HIDING)
-    if not norms and bool((one.values == 0.0).any()):
-        return replace(one, trusted=False, trust=UNPAIRED)
-    return one
+    if series.written_as != "loss":
+        return replace(series, trust="as logged by the Trainer")
+    norms = []
+    for other in beside:
+        if other.written_as == "grad_norm" and other.attempt == series.attempt:
+            norms.append(other)
+    nonfinite: set[int] = set()
+    for norm in norms:
+        nonfinite.update(norm.steps[~np.isfinite(norm.values)].tolist())
+    finite = set(series.steps[np.isfinite(series.values)].tolist())
+    if series.reasons or nonfinite & finite:
+        return replace(series, trusted=False, trust=HIDING)
+    if not norms and bool((series.values == 0.0).any()):
+        return replace(series, trusted=False, trust=UNPAIRED)
+    return series

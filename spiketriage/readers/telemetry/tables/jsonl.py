@@ -38,7 +38,7 @@ _MAX_TRIED = 8
 
 
 @dataclass(slots=True, kw_only=True)
-class _Found:
+class _Reading:
     """What reading one file left behind besides its points."""
 
     rows: Rows
@@ -47,15 +47,13 @@ class _Found:
 
 
 def claims(look: Look) -> float:
-    """Likely for first lines that are objects with a step and a number.
-
-    A folder by its first such file.
-    """
+    """Likely for first lines that are objects with a step; a folder is judged by its files."""
     if look.is_folder:
         return _claims_folder(look)
     lines = look.head.split(b"\n")
-    whole = lines[:-1] if len(lines) > 1 else lines if look.size_bytes == len(look.head) else []
-    records = [scalars.json_or_none(line) for line in whole if line.strip()]
+    if len(lines) > 1 or look.size_bytes > len(look.head):
+        del lines[-1]  # it may end inside the head
+    records = [scalars.json_or_none(line) for line in lines if line.strip()]
     objects = [record for record in records if isinstance(record, dict)]
     if look.is_lfs_pointer or not objects or len(objects) * 2 < len(records):
         return 0.0
@@ -71,13 +69,15 @@ def claims(look: Look) -> float:
 
 
 def _claims_folder(look: Look) -> float:
-    """A little less than for the likeliest of the first such files in it, of which one may be damaged."""
-    found = 0.0
-    for name in [name for name in look.names if name.endswith(SUFFIXES[:2])][:_MAX_TRIED]:
+    """A little less than for the likeliest of its first files, of which one may be damaged."""
+    likeliest = 0.0
+    names = [name for name in look.names if name.endswith(SUFFIXES[:2])]
+    for name in names[:_MAX_TRIED]:
         with suppress(EvidenceError):
             seen = look_at(look.path / name)
-            found = max(found, 0.0 if seen.is_folder else 0.8 * claims(seen))
-    return found
+            if not seen.is_folder:
+                likeliest = max(likeliest, 0.8 * claims(seen))
+    return likeliest
 
 
 def read(path: Path, names: Names) -> LogFacts:
@@ -91,9 +91,9 @@ def read(path: Path, names: Names) -> LogFacts:
         raise EvidenceError(f"{path}: expected files of JSON lines (*.jsonl), found none")
     parts: list[LogFacts] = []
     problems: list[str] = []
-    for one in files:
+    for file in files:
         try:
-            parts.append(_read_file(one, names))
+            parts.append(_read_file(file, names))
         except EvidenceError as error:
             if len(files) == 1:
                 raise
@@ -115,49 +115,48 @@ def _files(path: Path) -> list[Path]:
 
 def _read_file(path: Path, names: Names) -> LogFacts:
     named = _RANK.search(path.stem)
-    found = _Found(rows=Rows(source=path.name, names=names, rank=int(named[1]) if named else None))
+    rank = int(named[1]) if named else None
+    reading = _Reading(rows=Rows(source=path.name, names=names, rank=rank))
     with open_log(path) as log:
-        fast = jsonl_blocks.Blocks(rows=found.rows)
-        for chunk in _chunks(log.stream, found):
-            _take(chunk, found, fast)
+        fast = jsonl_blocks.Blocks(rows=reading.rows)
+        for chunk in _chunks(log.stream, reading):
+            _take(chunk, reading, fast)
         size_bytes = log.size_bytes
-    rows = found.rows
+    rows = reading.rows
     if size_bytes and not rows.num_objects:
-        raise EvidenceError(f"{path}: holds no JSON object in {found.num_lines} lines")
+        raise EvidenceError(f"{path}: holds no JSON object in {reading.num_lines} lines")
     traced = rows.trace()
+    problems = [*reading.problems, *rows.problems()]
+    if not size_bytes:
+        problems.insert(0, "is empty")
+    notes = [*rows.notes(), *traced.notes]
+    if named:
+        notes.insert(len(rows.notes()), f"rank {rank} by the file's name")
     return LogFacts(
         format=NAME,
         path=path,
         series=traced.series,
         rollbacks=traced.rollbacks,
-        num_lines=found.num_lines,
+        num_lines=reading.num_lines,
         num_matched=rows.num_matched,
         num_near_misses=rows.num_bad,
-        problems=(
-            *(["is empty"] if not size_bytes else []),
-            *found.problems,
-            *rows.problems(),
-        ),
-        notes=(
-            *rows.notes(),
-            *([f"rank {rows.rank} by the file's name"] if named else []),
-            *traced.notes,
-        ),
+        problems=tuple(problems),
+        notes=tuple(notes),
     )
 
 
-def _take(chunk: bytes, found: _Found, fast: jsonl_blocks.Blocks) -> None:
+def _take(chunk: bytes, reading: _Reading, fast: jsonl_blocks.Blocks) -> None:
     num_rows = fast.take(chunk)
     if num_rows is not None:
-        found.num_lines += num_rows
+        reading.num_lines += num_rows
         return
     for line in chunk.split(b"\n"):
         if line.strip():
-            found.num_lines += 1
-            found.rows.take_line(line, found.num_lines)
+            reading.num_lines += 1
+            reading.rows.take_line(line, reading.num_lines)
 
 
-def _chunks(stream: BinaryIO, found: _Found) -> Iterator[bytes]:
+def _chunks(stream: BinaryIO, reading: _Reading) -> Iterator[bytes]:
     """Whole lines, about a chunk at a time; a line beyond all bounds is stepped over."""
     rest = b""
     skipping = False
@@ -174,12 +173,11 @@ def _chunks(stream: BinaryIO, found: _Found) -> Iterator[bytes]:
         else:
             rest += data
         if len(rest) > MAX_LINE_BYTES:
-            found.problems.append(
-                f"after line {found.num_lines}: a line of more than {MAX_LINE_BYTES} bytes left out"
-            )
+            after = f"after line {reading.num_lines}"
+            reading.problems.append(f"{after}: a line of more than {MAX_LINE_BYTES} bytes left out")
             rest, skipping = b"", True
     if rest.strip():
-        found.rows.is_last_line = True
+        reading.rows.is_last_line = True
         yield rest
 
 

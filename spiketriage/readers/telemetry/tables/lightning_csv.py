@@ -1,6 +1,4 @@
-"""Reads what Lightning's CSVLogger leaves.
-
-`lightning_logs/version_N/metrics.csv`, every version an attempt.
+"""Reads Lightning's CSVLogger: `lightning_logs/version_N/metrics.csv`, every version an attempt.
 
 This module never fills the empty cells of a train row with what a validation row says.
 """
@@ -14,8 +12,9 @@ from pathlib import Path
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.series import LogFacts, Rollback
 from spiketriage.readers.look import Look
+from spiketriage.readers.telemetry.series.attempts import between
 from spiketriage.readers.telemetry.series.names import Names
-from spiketriage.readers.telemetry.series.points import FROM_ZERO, between
+from spiketriage.readers.telemetry.series.points import FROM_ZERO
 from spiketriage.readers.telemetry.series.rows import summed
 from spiketriage.readers.telemetry.tables import csv_file
 
@@ -31,10 +30,7 @@ _VERSION = re.compile(r"version_(\d{1,9})\Z")
 
 
 def claims(look: Look) -> float:
-    """Certain of a folder of versions.
-
-    Likely for one version or a `metrics.csv` with a step and an epoch.
-    """
+    """Certain of a folder of versions, likely for one, or for such a file with step and epoch."""
     if look.is_folder:
         if any(
             _has_metrics(look.path / name) for name in look.names
@@ -70,10 +66,7 @@ def read(path: Path, names: Names) -> LogFacts:
     attempt = 0
     files = _files(path)
     for file in files:
-        if file == path:
-            source = file.name
-        else:
-            source = str(file.relative_to(path))
+        source = file.name if file == path else str(file.relative_to(path))
         try:
             table = csv_file.Table(source=source, first_attempt=attempt, trust=TRUST)
             part = csv_file.read_table(file, names, table)
@@ -82,31 +75,29 @@ def read(path: Path, names: Names) -> LogFacts:
                 raise
             problems.append(error.message)
             continue
-        shifted = tuple(replace(one, steps=one.steps + 1) for one in part.series)
+        shifted = tuple(replace(series, steps=series.steps + 1) for series in part.series)
         moved = tuple(
-            replace(one, last_step=one.last_step + 1, first_step=one.first_step + 1)
-            for one in part.rollbacks
+            replace(back, last_step=back.last_step + 1, first_step=back.first_step + 1)
+            for back in part.rollbacks
         )
-        if parts:
-            back = between(parts[-1].series, shifted)
-        else:
-            back = None
-        rollbacks += [back] if back is not None else []
+        before = parts[-1].series if parts else ()
+        back = between(before, shifted)
+        if back is not None:
+            rollbacks.append(back)
         parts.append(replace(part, path=file.parent, series=shifted, rollbacks=moved))
-        attempt = max((one.attempt + 1 for one in part.series), default=attempt)
+        attempt = max((series.attempt + 1 for series in part.series), default=attempt)
     if not parts:
         raise EvidenceError(
             f"{path}: no {FILE} can be read: {'; '.join(problems) or 'none is there'}"
         )
     facts = summed(NAME, path, parts, problems)
-    several = [
-        "every version is taken for an attempt; whether it resumed the one before is not written"
-    ]
-    return replace(
-        facts,
-        rollbacks=(*rollbacks, *facts.rollbacks),
-        notes=(FROM_ZERO, *facts.notes, *(several if len(parts) > 1 else [])),
-    )
+    notes = [FROM_ZERO, *facts.notes]
+    if len(parts) > 1:
+        notes.append(
+            "every version is taken for an attempt; whether it resumed the one before is not "
+            "written"
+        )
+    return replace(facts, rollbacks=(*rollbacks, *facts.rollbacks), notes=tuple(notes))
 
 
 def _files(path: Path) -> list[Path]:
@@ -114,10 +105,12 @@ def _files(path: Path) -> list[Path]:
         return [path]
     if (path / FILE).is_file():
         return [path / FILE]
+    versions: dict[int, Path] = {}
     try:
-        versions = {
-            int(found[1]): one for one in path.iterdir() if (found := _VERSION.match(one.name))
-        }
+        for folder in path.iterdir():
+            named = _VERSION.match(folder.name)
+            if named:
+                versions[int(named[1])] = folder
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
     return [versions[number] / FILE for number in sorted(versions)]

@@ -1,6 +1,4 @@
-"""Reads what OLMo-core's metric saver writes.
-
-`metrics_step{N}.json` at chosen steps and `metrics.json` at the end.
+"""Reads OLMo-core's metric saver: `metrics_step{N}.json` at some steps, `metrics.json` at the end.
 
 This module never gives `metrics.json` a step, because it does not state one.
 """
@@ -34,10 +32,7 @@ _MAX_FILES = 100_000
 
 def claims(look: Look) -> float:
     """Certain of the names that OLMo-core gives; `metrics.json` alone could be anybody's."""
-    if look.is_folder:
-        names = look.names
-    else:
-        names = (look.path.name,)
+    names = look.names if look.is_folder else (look.path.name,)
     if any(_STEP.match(name) for name in names):
         return 0.9
     if not look.is_folder and look.path.name == FINAL and look.head.lstrip()[:1] == b"{":
@@ -66,14 +61,14 @@ def read(path: Path, names: Names) -> LogFacts:
                 raise
             problems.append(error.message)
             continue
-        found = _STEP.match(file.name)
-        if found is not None:
+        step = _STEP.match(file.name)
+        if step is not None:
             rows.num_objects += 1
-            rows.put(values, place=Place(None, None), step=int(found[1]))
+            rows.put(values, place=Place(None, None), step=int(step[1]))
         else:
-            identity |= {
-                f"final/{key}": str(value) for key, value in values.items() if _is_number(value)
-            }
+            for key, value in values.items():
+                if scalars.number(value) is not None:
+                    identity[f"final/{key}"] = str(value)
             notes.append(f"{file.name} states no step: its values are in the identity as final/…")
     if not files or len(problems) == len(files):
         raise EvidenceError(
@@ -94,19 +89,21 @@ def read(path: Path, names: Names) -> LogFacts:
     )
 
 
-def _is_number(value: object) -> bool:
-    return scalars.number(value) is not None
-
-
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
+    by_step: dict[int, Path] = {}
     try:
-        found = {int(match[1]): one for one in path.iterdir() if (match := _STEP.match(one.name))}
+        for file in path.iterdir():
+            named = _STEP.match(file.name)
+            if named:
+                by_step[int(named[1])] = file
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
-    ordered = [found[step] for step in sorted(found)[:_MAX_FILES]]
-    return [*ordered, *([path / FINAL] if (path / FINAL).is_file() else [])]
+    ordered = [by_step[step] for step in sorted(by_step)[:_MAX_FILES]]
+    if (path / FINAL).is_file():
+        ordered.append(path / FINAL)
+    return ordered
 
 
 def _values(file: Path) -> dict[str, object]:
