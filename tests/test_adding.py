@@ -45,11 +45,11 @@ def apply(kind: str, tree: Path) -> None:
         shutil.copyfile(TEMPLATES / kind / new["from"], tree / new["to"])
     for edit in steps["edit"]:
         path = tree / edit["file"]
-        text = path.read_text(encoding="utf-8")
+        text = "\n" + path.read_text(encoding="utf-8")
         for line, added in edit["lines"]:
-            assert text.count(line) == 1, f"{kind}: {edit['file']} holds {line!r} not once"
-            text = text.replace(line, line + added)
-        path.write_text(text, encoding="utf-8")
+            assert text.count("\n" + line) == 1, f"{edit['file']} holds {line!r} not once"
+            text = text.replace("\n" + line, "\n" + line + added)
+        path.write_text(text[1:], encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
