@@ -9,10 +9,53 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
+import re
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from rehearsed import Rehearsed, planted, rehearse
+
+MISSING = re.compile(
+    r"No module named '(torch|transformers|accelerate|lightning|tensorboard|dask|distributed)\b"
+)
+# What rehearses a run, and whole files whose tests start commands, ranks or frameworks by the dozen: they are
+# left out of the fast tier, `pytest -m "not slow"`, which takes at most 90 s on two cores.
+REHEARSED = {"bitrot_run", "flip_run"}
+SLOW_FILES = {
+    "test_adding.py",
+    "test_bare_environment.py",
+    "test_check.py",
+    "test_cluster.py",
+    "test_end_to_end.py",
+    "test_foreign_runs.py",
+    "test_freeze.py",
+    "test_generation_ranks.py",
+    "test_generation_save.py",
+    "test_guard_ranks.py",
+    "test_hash.py",
+    "test_incident_kill.py",
+    "test_job_pages.py",
+    "test_kill.py",
+    "test_plain_loop.py",
+    "test_real_stacks.py",
+    "test_recorder_crash.py",
+    "test_recorder_ranks.py",
+    "test_rehearsal.py",
+    "test_rehearsal_defenses.py",
+    "test_rehearsal_model.py",
+    "test_runbooks.py",
+    "test_stabilizers_ranks.py",
+    "test_unknown_files.py",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what rests on a rehearsed run, and the files above."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if item.path.name in SLOW_FILES or fixtures & REHEARSED:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,8 +63,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-runbooks", action="store_true", help="rewrite the output shown in runbooks/*.md"
     )
     parser.addoption(
-        "--update-surface", action="store_true", help="rewrite fixtures/cli-surface.txt"
+        "--update-surface",
+        action="store_true",
+        help="rewrite fixtures/cli-surface.txt and the generated tables in docs/",
     )
+    parser.addoption(
+        "--without-torch",
+        action="store_true",
+        help="skip what needs torch or a framework, where none is installed",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """With `--without-torch`, a file that cannot be imported for want of torch is skipped and not an error."""
+    report = yield
+    if report.failed and collector.config.getoption("--without-torch"):
+        missing = MISSING.search(str(report.longrepr))
+        if missing:
+            report.outcome = "skipped"
+            report.longrepr = (str(collector.path), None, f"Skipped: needs {missing[1]}")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With `--without-torch`, a test that fails for want of torch, here or in a child, is skipped."""
+    report = yield
+    if report.failed and item.config.getoption("--without-torch"):
+        missing = MISSING.search(str(report.longrepr))
+        if missing:
+            report.outcome = "skipped"
+            report.longrepr = (str(item.path), None, f"Skipped: needs {missing[1]}")
+    return report
 
 
 @pytest.fixture(scope="session")

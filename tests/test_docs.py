@@ -185,7 +185,7 @@ def test_every_reason_that_the_code_points_at_is_written() -> None:
     pointers = set()
     for path in (ROOT / "spiketriage").rglob("*.py"):
         pointers |= set(POINTER.findall(path.read_text(encoding="utf-8")))
-    assert len(pointers) > 5
+    assert pointers
     missing = []
     for page, anchor in sorted(pointers):
         path = ROOT / "docs" / f"{page}.md"
