@@ -49,7 +49,7 @@ class Case:
         return tuple(f for f in self.findings.values() if f.outcome != "not testable")
 
     def is_behind_the_spike(self, finding: Finding) -> bool:
-        """Whether it comes after the loss and the gradient that spiked, so cannot have caused it."""
+        """Whether it comes after the loss and the gradient that spiked, and so caused neither."""
         step, stage = finding.where.step, finding.where.stage
         if finding.outcome == "agrees" or step is None or self.spike_step is None:
             return False

@@ -104,7 +104,7 @@ def _schedules(view: View) -> dict[int, Mapping[str, Any]]:
 
 
 def _applied(view: View, schedules: Mapping[int, Mapping[str, Any]]) -> list[_Applied]:
-    found: list[_Applied] = []
+    applied_rates: list[_Applied] = []
     num_left_out: Counter[int] = Counter()  # updates that the guard skipped
     for step, records in view.history().items():
         for rank, record in sorted(records.items()):
@@ -118,7 +118,7 @@ def _applied(view: View, schedules: Mapping[int, Mapping[str, Any]]) -> list[_Ap
             expected = scheduled_lr(schedule, taken)
             if expected is not None and "lr" in record.metrics:
                 seen = record.metrics["lr"]
-                found.append(
+                applied_rates.append(
                     _Applied(
                         step=step,
                         taken=taken,
@@ -129,7 +129,7 @@ def _applied(view: View, schedules: Mapping[int, Mapping[str, Any]]) -> list[_Ap
                     )
                 )
             num_left_out[rank] += record.metrics.get("guard/skipped", 0.0) == 1.0
-    return found
+    return applied_rates
 
 
 def _close(seen: float, expected: float) -> bool:
@@ -169,10 +169,7 @@ def _differs(wrong: list[_Applied]) -> Finding:
 
 
 def _looks_like(wrong: list[_Applied]) -> int | None:
-    """The step whose scheduled rate this is.
-
-    Of several, the one from which the next steps follow too.
-    """
+    """The step whose scheduled rate this is; of several, the one that the next steps follow."""
     first, schedule = wrong[0], wrong[0].schedule
     if schedule.get("kind") not in WARMUP_KINDS or "total_steps" not in schedule:
         return None
