@@ -26,10 +26,10 @@ def untestable(name: str, reason: str, *, where: Where = NOWHERE, judged: bool =
 def listed(names: Collection[str], unit: str = "") -> str:
     """The first few of `names`, and how many more there are."""
     shown = ", ".join(list(names)[:MAX_NAMED])
-    more = len(names) - MAX_NAMED
-    if more > 0:
-        return f"{shown} and {more} more{f' {unit}' if unit else ''}"
-    return shown
+    num_more = len(names) - MAX_NAMED
+    if num_more <= 0:
+        return shown
+    return f"{shown} and {num_more} more {unit}".rstrip()
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

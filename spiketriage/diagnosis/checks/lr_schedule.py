@@ -58,9 +58,9 @@ def scheduled_lr(schedule: Mapping[str, Any], step: int) -> float | None:
         return peak
     floor, total = _number(schedule, "floor"), int(schedule["total_steps"])
     left = 1 - min(1.0, (counter - warmup) / max(1, total - warmup))
-    return floor + (peak - floor) * (
-        left if kind == "warmup-linear" else 0.5 * (1 - math.cos(math.pi * left))
-    )
+    if kind == "warmup-cosine":
+        left = 0.5 * (1 - math.cos(math.pi * left))
+    return floor + (peak - floor) * left
 
 
 def run(view: View) -> tuple[Finding, ...]:
@@ -71,23 +71,19 @@ def run(view: View) -> tuple[Finding, ...]:
     if wrong:
         return (_differs(wrong),)
     if applied:
-        steps = counted(len({item.step for item in applied}), "step")
-        return (
-            agrees(
-                NAME,
-                (
-                    f"the learning rate of {steps} is that of the "
-                    f"{applied[0].schedule['kind']} schedule"
-                ),
-            ),
-        )
+        steps, kind = {item.step for item in applied}, applied[0].schedule["kind"]
+        text = f"the learning rate of {counted(len(steps), 'step')} is that of the {kind} schedule"
+        return (agrees(NAME, text),)
+    return (untestable(NAME, _untestable_because(schedules)),)
+
+
+def _untestable_because(schedules: Mapping[int, Mapping[str, Any]]) -> str:
+    if not schedules:
+        return "no manifest states a schedule"
+    if any(scheduled_lr(schedule, 1) is not None for schedule in schedules.values()):
+        return "no step recorded its learning rate"
     kinds = {str(schedule.get("kind")) for schedule in schedules.values()}
-    if kinds:
-        reason = f"schedule of unknown kind {', '.join(sorted(kinds))}"
-    else:
-        reason = "no manifest states a schedule"
-    known = any(scheduled_lr(schedule, 1) is not None for schedule in schedules.values())
-    return (untestable(NAME, "no step recorded its learning rate" if known else reason),)
+    return f"schedule of unknown kind {', '.join(sorted(kinds))}"
 
 
 def _number(schedule: Mapping[str, Any], name: str) -> float:
@@ -95,12 +91,12 @@ def _number(schedule: Mapping[str, Any], name: str) -> float:
 
 
 def _schedules(view: View) -> dict[int, Mapping[str, Any]]:
-    references = {attempt: view.reference(attempt) for attempt in view.telemetry.attempts}
-    return {
-        attempt: manifest.schedule
-        for attempt, manifest in references.items()
-        if manifest and manifest.schedule
-    }
+    schedules: dict[int, Mapping[str, Any]] = {}
+    for attempt in view.telemetry.attempts:
+        manifest = view.reference(attempt)
+        if manifest is not None and manifest.schedule:
+            schedules[attempt] = manifest.schedule
+    return schedules
 
 
 def _applied(view: View, schedules: Mapping[int, Mapping[str, Any]]) -> list[_Applied]:
