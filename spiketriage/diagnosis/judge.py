@@ -49,7 +49,7 @@ class Case:
         return tuple(f for f in self.findings.values() if f.outcome != "not testable")
 
     def is_behind_the_spike(self, finding: Finding) -> bool:
-        """Whether it comes after the loss and the gradient that spiked, so cannot have caused it."""
+        """Whether it comes after the loss and the gradient that spiked, and so caused neither."""
         step, stage = finding.where.step, finding.where.stage
         if finding.outcome == "agrees" or step is None or self.spike_step is None:
             return False
@@ -263,7 +263,7 @@ def _unexplained(case: Case, views: tuple[CauseView, ...]) -> Verdict:
     else:
         kind = "nothing-found"
         text = "no step differs: every check and replay that was done agrees"
-    return _verdict(case, views, kind, text, already_told=against)
+    return _verdict(case, views, kind, text, in_text=against)
 
 
 def _tests_causes(finding: Finding) -> bool:
@@ -328,7 +328,7 @@ def _verdict(
     *,
     settled: Cause | None = None,
     candidates: Sequence[Cause] = (),
-    already_told: Sequence[str] = (),
+    in_text: Sequence[str] = (),
 ) -> Verdict:
     """A verdict on `settled`, by name if it is a fault, or one that leaves `candidates`."""
     explained_by = candidates
@@ -343,7 +343,7 @@ def _verdict(
         cause=named.name if named else None,
         cause_class=named.cause_class if named else None,
         candidates=tuple(cause.name for cause in candidates),
-        beside=_beside(explained_by, case, already_told),
+        beside=_beside(explained_by, case, in_text),
         explanation=explanation,
         where=locate(settled, case.findings) if settled else Where(),
         causes=views,
@@ -354,14 +354,12 @@ def _verdict(
     )
 
 
-def _beside(
-    explained_by: Sequence[Cause], case: Case, already_told: Sequence[str]
-) -> tuple[str, ...]:
+def _beside(explained_by: Sequence[Cause], case: Case, in_text: Sequence[str]) -> tuple[str, ...]:
     """Findings against the run that nothing in the verdict speaks of, then the context."""
     names = []
     for name in anomalies(case):
         finding = case.findings[name]
         is_explained = any(_accounts_for(cause, finding, case) for cause in explained_by)
-        if name not in already_told and not is_explained:
+        if name not in in_text and not is_explained:
             names.append(name)
     return (*names, *case.context)

@@ -134,10 +134,7 @@ def differing_keys(records: Mapping[int, StepRecord], stage: str) -> tuple[str, 
 
 
 def kept_own_gradient(record: StepRecord, keys: tuple[str, ...]) -> bool:
-    """Whether the reduced gradient of these tensors is the rank's own local one.
-
-    Nothing was summed.
-    """
+    """Whether nothing was summed: the reduced gradient of these tensors is the local one."""
     own, reduced = (
         stage_digests(record, "local_gradient"),
         stage_digests(record, "reduced_gradient"),
@@ -156,8 +153,8 @@ def documents_of(record: StepRecord) -> tuple[str, ...]:
 def broken_tensors(earlier: StepRecord, later: StepRecord) -> tuple[str, ...]:
     """Tensors that are not, before the later step, what the earlier one of this rank left."""
     left = stage_digests(earlier, "params_after")
-    found = stage_digests(later, "params_before")
-    return tuple(key for key, digest in found.items() if key in left and left[key] != digest)
+    seen = stage_digests(later, "params_before")
+    return tuple(key for key, digest in seen.items() if key in left and left[key] != digest)
 
 
 def broken_since_load(load: LoadRecord, first: StepRecord) -> tuple[str, ...]:
@@ -166,13 +163,13 @@ def broken_since_load(load: LoadRecord, first: StepRecord) -> tuple[str, ...]:
     Empty unless at least one tensor is equal: else the two were not digested in the same way.
     """
     loaded = load.tensors.get("params", {})
-    found = {
+    seen = {
         key: item.hex()
         for key, item in stage_digests(first, "params_before").items()
         if key in loaded
     }
-    broken = tuple(key for key, digest in found.items() if loaded[key] != digest)
-    if len(broken) < len(found):
+    broken = tuple(key for key, digest in seen.items() if loaded[key] != digest)
+    if len(broken) < len(seen):
         return broken
     return ()
 

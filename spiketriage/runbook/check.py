@@ -27,8 +27,9 @@ from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.runbook.bench import record_plan
 
 AGAINST = ("differs", "nonfinite")
-ORDER = {"nonfinite": 0, "differs": 1, "not testable": 3, "agrees": 4}
-CONTEXT = 2
+CONTEXT = "context"
+ORDER = {"nonfinite": 0, "differs": 1, CONTEXT: 2, "not testable": 3, "agrees": 4}
+# A run that our recorder saw leaves fewer untested; a foreign log leaves nearly all of them.
 MANY_SILENT = 15
 
 
@@ -47,21 +48,21 @@ def run(
         EvidenceError: the incident, the run's settings or its telemetry cannot be read.
         BusyError: another command holds the incident.
     """
-    found = store.find(run_folder, incidents=incidents, wanted=incident)
-    with found.session(argv) as session:
-        dossier = found.dossier()
+    place = store.find(run_folder, incidents=incidents, wanted=incident)
+    with place.session(argv) as session:
+        dossier = place.dossier()
         spike = dossier.spike
-        view = _view(found, run_folder, spike)
+        view = _view(place, run_folder, spike)
         findings = check_all(view)
         anchors = reanchored(view, spike, findings)
         session.findings(findings)
         if anchors != dossier.anchors:
             session.anchors(anchors)
-        record_plan(session, found, view)
+        record_plan(session, place, view)
         session.exit_code = int(any(_is_against(finding) for finding in findings))
     following = next_step.after_check(anchors, has_harness=bool(view.settings.harness))
     return StepResult(
-        incident=found.id,
+        incident=place.id,
         exit_code=session.exit_code,
         verdict="",
         lines=(*_headline(view, spike, anchors, audit=audit), *table(findings)),
@@ -98,9 +99,7 @@ def _guarded(check: Check, view: View) -> tuple[Finding, ...]:
 
 
 def reanchored(view: View, spike: Spike, findings: Sequence[Finding]) -> Anchors:
-    """The anchors after the checks.
-
-    Onset at the first anomaly of any kind, the suspect where it spiked.
+    """The anchors after the checks: onset at the first anomaly of any kind, suspect at the spike.
 
     Without a spike the suspect is the first anomaly. The known-good generation is older than the
     onset.
@@ -109,54 +108,47 @@ def reanchored(view: View, spike: Spike, findings: Sequence[Finding]) -> Anchors
     for item in findings:
         if item.dates_onset and _is_against(item) and item.where.step is not None:
             steps[item.name] = item.where.step
-    if steps:
-        first = min(steps, key=lambda name: (steps[name], list(steps).index(name)))
-    else:
-        first = None
-    if first is None or (spike.onset is not None and steps[first] >= spike.onset):
-        onset, reason = spike.onset, view.anchors.reason if view.anchors else "nothing spiked"
-    else:
-        onset, reason = (
-            steps[first],
-            f"{first} is the first check to find something, at step {steps[first]}",
-        )
-    if spike.suspect is None:
+    onset, reason = spike.onset, "nothing spiked"
+    if view.anchors is not None:
+        reason = view.anchors.reason
+    first = min(steps, key=steps.__getitem__, default=None)
+    if first is not None and (spike.onset is None or steps[first] < spike.onset):
+        onset = steps[first]
+        reason = f"{first} is the first check to find something, at step {onset}"
+    suspect = spike.suspect
+    if suspect is None:
         suspect = onset
-    else:
-        suspect = spike.suspect
     return select_anchors(view.generations, onset=onset, suspect=suspect, reason=reason)
 
 
 def table(findings: Sequence[Finding]) -> tuple[str, ...]:
     """One line a finding that needs a reader, the worst first, then how many agree."""
-    told = sorted((item for item in findings if item.outcome != "agrees"), key=_severity)
-    silent = [item for item in told if item.outcome == "not testable"]
+    shown = sorted((item for item in findings if item.outcome != "agrees"), key=_severity)
+    silent = [item for item in shown if item.outcome == "not testable"]
     if len(silent) > MANY_SILENT:  # a run without our recorder: one line for what nobody can tell
-        told = [item for item in told if item not in silent]
-    width = max((len(item.name) for item in told), default=0)
-    lines = [f"{_word(item):<13} {item.name:<{width}}  {item.summary}" for item in told]
+        shown = [item for item in shown if item not in silent]
+    width = max((len(item.name) for item in shown), default=0)
+    lines = [f"{_word(item):<13} {item.name:<{width}}  {item.summary}" for item in shown]
     if len(silent) > MANY_SILENT:
         names = ", ".join(item.name for item in silent)
         lines.append(
             f"not testable on this run ({len(silent)} checks; most need the recorder): {names}"
         )
     num_agreeing = sum(item.outcome == "agrees" for item in findings)
-    return (
-        *lines,
-        f"{counted(num_agreeing, 'check')} {'agrees' if num_agreeing == 1 else 'agree'}",
-    )
+    verb = "agree"
+    if num_agreeing == 1:
+        verb = "agrees"
+    return (*lines, f"{counted(num_agreeing, 'check')} {verb}")
 
 
 def _severity(finding: Finding) -> int:
-    in_context = finding.outcome in AGAINST and not finding.judged
-    if in_context:
-        return CONTEXT
-    return ORDER[finding.outcome]
+    return ORDER[_word(finding)]
 
 
 def _word(finding: Finding) -> str:
+    """The outcome for people: what differs and is not judged is context."""
     if finding.outcome in AGAINST and not finding.judged:
-        return "context"
+        return CONTEXT
     return finding.outcome
 
 
@@ -164,9 +156,9 @@ def _is_against(finding: Finding) -> bool:
     return finding.judged and finding.outcome in AGAINST
 
 
-def _view(found: Incident, run_folder: Path, spike: Spike) -> View:
+def _view(place: Incident, run_folder: Path, spike: Spike) -> View:
     """The evidence with the anchors of `freeze`, so that a second `check` finds the same again."""
-    view = load_view(found, read_settings(run_folder))
+    view = load_view(place, read_settings(run_folder))
     if view.anchors is None:
         return view
     return replace(view, anchors=replace(view.anchors, onset=spike.onset, suspect=spike.suspect))

@@ -124,10 +124,7 @@ def _total(mixes: Mapping[int, _Mix]) -> _Mix:
 
 
 def _excess(mix: _Mix, usual: _Mix, source: str) -> float:
-    """Contribution of one source to the deviance.
-
-    Smoothed, so that an unseen source is not infinite.
-    """
+    """What one source adds to the deviance, smoothed so that an unseen source is finite."""
     total, num_sources = (
         sum(usual.num_documents.values()),
         len(usual.num_documents.keys() | {source}),

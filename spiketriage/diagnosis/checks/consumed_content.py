@@ -67,10 +67,7 @@ def run(view: View) -> tuple[Finding, ...]:
 
 
 def _at_spike(suspect: int | None, foreign: list[_Foreign], index: DataIndex) -> Finding:
-    """The same about the suspect step alone.
-
-    What another step consumed does not explain this spike.
-    """
+    """The same about the suspect step alone: no other step's bytes explain this spike."""
     if suspect is None:
         return untestable(AT_SPIKE, "no suspect step")
     if foreign:
@@ -83,10 +80,7 @@ def _at_spike(suspect: int | None, foreign: list[_Foreign], index: DataIndex) ->
 
 
 def _foreign(content: Mapping[str, str], index: DataIndex) -> tuple[str, ...]:
-    """Documents whose digest as consumed is not the index's.
-
-    Unknown documents are for the check of ids.
-    """
+    """Documents with another digest than the index's; unknown ones are for the check of ids."""
     result: list[str] = []
     for name, seen in content.items():
         if name in index.documents and index.documents[name].digest != seen:

@@ -191,10 +191,7 @@ def _groups(
 
 
 def _others(index: DataIndex, source: str, used: set[str]) -> tuple[bytes, ...]:
-    """Other documents of a source, drawn with a fixed seed.
-
-    An incident always gives the same finding.
-    """
+    """Other documents of a source, drawn with a fixed seed so that findings repeat."""
     names = sorted(
         n for n, document in index.documents.items() if document.source == source and n not in used
     )

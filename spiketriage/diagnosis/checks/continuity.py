@@ -37,9 +37,9 @@ def run(view: View) -> tuple[Finding, ...]:
             num_compared += bool(
                 _left_by(earlier).keys() & stage_digests(later, "params_before").keys()
             )
-            found = _break_between(earlier, later)
-            if found:
-                breaks.append(found)
+            broken = _break_between(earlier, later)
+            if broken:
+                breaks.append(broken)
     if breaks:
         return (_differs(sorted(breaks, key=lambda item: (item.record.step, item.record.rank))),)
     if not num_compared:

@@ -82,13 +82,13 @@ def _wrong_as_applied(view: View, references: Mapping[int, Manifest | None]) -> 
 
 
 def _wrong_as_stated(view: View, references: Mapping[int, Manifest | None]) -> list[_Wrong]:
-    found: list[_Wrong] = []
+    wrong: list[_Wrong] = []
     for item in view.identities():
         manifest, seen = references.get(item.attempt), item.identity.hparams
         if manifest is None or item.first_step is None:
             continue
         common = [name for name in manifest.hparams if name in seen]
-        found += [
+        wrong += [
             _Wrong(
                 step=item.first_step,
                 rank=item.rank,
@@ -99,7 +99,7 @@ def _wrong_as_stated(view: View, references: Mapping[int, Manifest | None]) -> l
             for name in common
             if not _equal(seen[name], manifest.hparams[name])
         ]
-    return found
+    return wrong
 
 
 def _by_metric(hparams: Mapping[str, Any]) -> dict[str, object]:

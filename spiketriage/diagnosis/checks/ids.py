@@ -51,10 +51,7 @@ class _Tally:
 
     @property
     def drawn_with_replacement(self) -> bool:
-        """Whether chance may explain them.
-
-        Few were due before the first, and as many came as were due.
-        """
+        """Whether chance explains them: few were due before the first, and as many came as due."""
         as_many = self.num_due < MIN_DUE or len(self.repetitions) >= self.num_due / 2
         return self.repetitions[0].num_due < MIN_DUE and as_many
 

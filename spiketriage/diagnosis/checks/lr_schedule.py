@@ -58,9 +58,9 @@ def scheduled_lr(schedule: Mapping[str, Any], step: int) -> float | None:
         return peak
     floor, total = _number(schedule, "floor"), int(schedule["total_steps"])
     left = 1 - min(1.0, (counter - warmup) / max(1, total - warmup))
-    return floor + (peak - floor) * (
-        left if kind == "warmup-linear" else 0.5 * (1 - math.cos(math.pi * left))
-    )
+    if kind == "warmup-cosine":
+        left = 0.5 * (1 - math.cos(math.pi * left))
+    return floor + (peak - floor) * left
 
 
 def run(view: View) -> tuple[Finding, ...]:
@@ -71,23 +71,19 @@ def run(view: View) -> tuple[Finding, ...]:
     if wrong:
         return (_differs(wrong),)
     if applied:
-        steps = counted(len({item.step for item in applied}), "step")
-        return (
-            agrees(
-                NAME,
-                (
-                    f"the learning rate of {steps} is that of the "
-                    f"{applied[0].schedule['kind']} schedule"
-                ),
-            ),
-        )
+        steps, kind = {item.step for item in applied}, applied[0].schedule["kind"]
+        text = f"the learning rate of {counted(len(steps), 'step')} is that of the {kind} schedule"
+        return (agrees(NAME, text),)
+    return (untestable(NAME, _untestable_because(schedules)),)
+
+
+def _untestable_because(schedules: Mapping[int, Mapping[str, Any]]) -> str:
+    if not schedules:
+        return "no manifest states a schedule"
+    if any(scheduled_lr(schedule, 1) is not None for schedule in schedules.values()):
+        return "no step recorded its learning rate"
     kinds = {str(schedule.get("kind")) for schedule in schedules.values()}
-    if kinds:
-        reason = f"schedule of unknown kind {', '.join(sorted(kinds))}"
-    else:
-        reason = "no manifest states a schedule"
-    known = any(scheduled_lr(schedule, 1) is not None for schedule in schedules.values())
-    return (untestable(NAME, "no step recorded its learning rate" if known else reason),)
+    return f"schedule of unknown kind {', '.join(sorted(kinds))}"
 
 
 def _number(schedule: Mapping[str, Any], name: str) -> float:
@@ -95,16 +91,16 @@ def _number(schedule: Mapping[str, Any], name: str) -> float:
 
 
 def _schedules(view: View) -> dict[int, Mapping[str, Any]]:
-    references = {attempt: view.reference(attempt) for attempt in view.telemetry.attempts}
-    return {
-        attempt: manifest.schedule
-        for attempt, manifest in references.items()
-        if manifest and manifest.schedule
-    }
+    schedules: dict[int, Mapping[str, Any]] = {}
+    for attempt in view.telemetry.attempts:
+        manifest = view.reference(attempt)
+        if manifest is not None and manifest.schedule:
+            schedules[attempt] = manifest.schedule
+    return schedules
 
 
 def _applied(view: View, schedules: Mapping[int, Mapping[str, Any]]) -> list[_Applied]:
-    found: list[_Applied] = []
+    applied_rates: list[_Applied] = []
     num_left_out: Counter[int] = Counter()  # updates that the guard skipped
     for step, records in view.history().items():
         for rank, record in sorted(records.items()):
@@ -118,7 +114,7 @@ def _applied(view: View, schedules: Mapping[int, Mapping[str, Any]]) -> list[_Ap
             expected = scheduled_lr(schedule, taken)
             if expected is not None and "lr" in record.metrics:
                 seen = record.metrics["lr"]
-                found.append(
+                applied_rates.append(
                     _Applied(
                         step=step,
                         taken=taken,
@@ -129,7 +125,7 @@ def _applied(view: View, schedules: Mapping[int, Mapping[str, Any]]) -> list[_Ap
                     )
                 )
             num_left_out[rank] += record.metrics.get("guard/skipped", 0.0) == 1.0
-    return found
+    return applied_rates
 
 
 def _close(seen: float, expected: float) -> bool:
@@ -169,10 +165,7 @@ def _differs(wrong: list[_Applied]) -> Finding:
 
 
 def _looks_like(wrong: list[_Applied]) -> int | None:
-    """The step whose scheduled rate this is.
-
-    Of several, the one from which the next steps follow too.
-    """
+    """The step whose scheduled rate this is; of several, the one that the next steps follow."""
     first, schedule = wrong[0], wrong[0].schedule
     if schedule.get("kind") not in WARMUP_KINDS or "total_steps" not in schedule:
         return None

@@ -110,64 +110,65 @@ def _num_compared(history: History, stage: str, until: int | None) -> int:
     return num_compared
 
 
-def _differs(view: View, name: str, found: _Difference, note: str) -> Finding:
-    key = found.keys[0]
-    odd = _odd_rank(view, found)
+def _differs(view: View, name: str, difference: _Difference, note: str) -> Finding:
+    key = difference.keys[0]
+    odd = _odd_rank(view, difference)
     if odd is not None:
         who = f"rank {odd} stands apart"
     else:
         who = "which rank is wrong cannot be told from the ranks alone"
     digests = {
-        rank: stage_digests(record, found.stage).get(key, b"")
-        for rank, record in found.records.items()
+        rank: stage_digests(record, difference.stage).get(key, b"")
+        for rank, record in difference.records.items()
     }
     usual = Counter(value for rank, value in digests.items() if rank != odd).most_common(1)
     seen = {rank: value for rank, value in digests.items() if odd is None or rank == odd}
     return Finding(
         name=name,
         outcome="differs",
-        summary=f"step {found.step}: {found.stage} is not equal on all ranks, first in {key} "
-        f"({counted(len(found.keys), 'tensor')}); {who}{note}",
-        where=Where(step=found.step, stage=found.stage, key=key, rank=odd),
+        summary=f"step {difference.step}: {difference.stage} is not equal on all ranks, "
+        f"first in {key} ({counted(len(difference.keys), 'tensor')}); {who}{note}",
+        where=Where(step=difference.step, stage=difference.stage, key=key, rank=odd),
         expected=f"all ranks {usual[0][0].hex()}" if odd is not None else "equal on all ranks",
         seen=listed([f"rank {rank} {value.hex()}" for rank, value in seen.items()]),
-        magnitude=float(len(found.keys)),
+        magnitude=float(len(difference.keys)),
     )
 
 
-def _odd_rank(view: View, found: _Difference) -> int | None:
-    """The rank to blame.
-
-    By its memory, by an own gradient that it kept, or by a majority of three.
-    """
+def _odd_rank(view: View, difference: _Difference) -> int | None:
+    """The rank to blame: by its memory, by a gradient of its own, or by a majority of three."""
     suspects: Iterable[int] = ()
-    if found.stage == "params_before":
-        suspects = [rank for rank in found.records if _lost_memory(view, found, rank)]
-    if found.stage == "reduced_gradient":
+    if difference.stage == "params_before":
+        suspects = [rank for rank in difference.records if _lost_memory(view, difference, rank)]
+    if difference.stage == "reduced_gradient":
         suspects = [
-            rank for rank, record in found.records.items() if kept_own_gradient(record, found.keys)
+            rank
+            for rank, record in difference.records.items()
+            if kept_own_gradient(record, difference.keys)
         ]
     alone = list(suspects)
     if len(alone) == 1:
         return alone[0]
-    return _outvoted(found)
+    return _outvoted(difference)
 
 
-def _lost_memory(view: View, found: _Difference, rank: int) -> bool:
-    record = found.records[rank]
-    earlier = view.telemetry.at(rank, found.step - 1)
+def _lost_memory(view: View, difference: _Difference, rank: int) -> bool:
+    record = difference.records[rank]
+    earlier = view.telemetry.at(rank, difference.step - 1)
     if earlier is not None and earlier.attempt == record.attempt:
-        return bool(set(broken_tensors(earlier, record)) & set(found.keys))
+        return bool(set(broken_tensors(earlier, record)) & set(difference.keys))
     loads = (
         load for load in view.telemetry.loads if (load.rank, load.attempt) == (rank, record.attempt)
     )
-    return any(load.step == found.step - 1 and broken_since_load(load, record) for load in loads)
+    return any(
+        load.step == difference.step - 1 and broken_since_load(load, record) for load in loads
+    )
 
 
-def _outvoted(found: _Difference) -> int | None:
+def _outvoted(difference: _Difference) -> int | None:
     digests = {
-        rank: stage_digests(record, found.stage).get(found.keys[0])
-        for rank, record in found.records.items()
+        rank: stage_digests(record, difference.stage).get(difference.keys[0])
+        for rank, record in difference.records.items()
     }
     votes = Counter(digests.values())
     alone = [rank for rank, value in digests.items() if votes[value] == 1]
@@ -180,9 +181,11 @@ def _outvoted(found: _Difference) -> int | None:
 
 
 def _counters(view: View, history: History) -> Finding:
-    found = _different_load(view) or _different_steps(view, history) or _different_tokens(history)
-    if found is not None:
-        return found
+    difference = (
+        _different_load(view) or _different_steps(view, history) or _different_tokens(history)
+    )
+    if difference is not None:
+        return difference
     names = ranks_text(view.telemetry.ranks)
     return agrees(
         COUNTERS,

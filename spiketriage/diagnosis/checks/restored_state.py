@@ -33,10 +33,7 @@ class _Comparison:
 
 
 def run(view: View) -> tuple[Finding, ...]:
-    """One finding a field of the state.
-
-    Params, optimizer, buffers, scheduler, scaler, guard, rng, cursor.
-    """
+    """One finding for each field of the state, from the parameters to the data cursor."""
     return tuple(_check_field(view, name) for name in STATE_FIELDS)
 
 

@@ -34,10 +34,7 @@ HARDWARE = (
 
 
 def run(view: View) -> tuple[Finding, ...]:
-    """One finding: the worst event of a device.
-
-    Where there is none, what else was severe is context.
-    """
+    """One finding: the worst event of a device; without one, what else was severe as context."""
     severe = [event for event in view.events if event.severity in SEVERE]
     devices = [event for event in severe if event.kind in HARDWARE]
     if devices:
