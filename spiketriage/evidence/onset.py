@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -89,18 +88,18 @@ def _columns(telemetry: Telemetry) -> dict[str, MetricColumn]:
     """The global values of production along its steps, by field of `detect.Row`."""
     columns: dict[str, MetricColumn] = {}
     for name, metric in _METRICS.items():
-        columns[name] = _lowest_rank(telemetry, partial(telemetry.metric, name=metric))
+        columns[name] = _lowest_rank(telemetry, metric)
     columns[_PER_LAYER] = _attention_max(telemetry)
     return columns
 
 
-def _lowest_rank(telemetry: Telemetry, of_rank: Callable[[int], MetricColumn]) -> MetricColumn:
+def _lowest_rank(telemetry: Telemetry, metric: str) -> MetricColumn:
     """The global value: the lowest rank's that has one, unless some rank's is nonfinite."""
     values = np.full(telemetry.num_steps, np.nan)
     is_logged = np.zeros(len(values), dtype=np.bool_)
     is_bad = np.zeros(len(values), dtype=np.bool_)
     for rank in telemetry.ranks:
-        column = of_rank(rank)
+        column = telemetry.metric(rank, metric)
         is_first = column.is_logged & ~is_logged
         is_first_bad = column.is_logged & ~np.isfinite(column.values) & ~is_bad
         is_taken = is_first | is_first_bad

@@ -142,9 +142,10 @@ class _RowReader:
         if not is_whole or step is None:
             return False
         log.match(line)
+        groups = match.groupdict()
         for group, key in self._format.identity.items():
-            if match[group]:
-                log.identity[key] = match[group]
+            if groups.get(group):
+                log.identity[key] = groups[group]
         if self._format.beside:
             self._format.beside(match, log)
         cells = {kind.prefix + written: value for written, value in cells.items()}

@@ -48,6 +48,14 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Recorded:
+    """A segment and its steps."""
+
+    segment: Segment
+    steps: Integers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
     """The segments of a run.
 
@@ -65,21 +73,29 @@ class Telemetry:
     _attempts: dict[int, int] = field(init=False, repr=False, compare=False)
     _step_column: Integers = field(init=False, repr=False, compare=False)
     _attempt_column: Integers = field(init=False, repr=False, compare=False)
+    _by_rank: dict[int, list[_Recorded]] = field(init=False, repr=False, compare=False)
     _records: dict[tuple[int, int], StepRecord] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
 
     def __post_init__(self) -> None:
-        steps, attempts = _production(self.segments)
+        recorded: list[_Recorded] = []
+        by_rank: dict[int, list[_Recorded]] = {}
+        for segment in self.segments:
+            own = _Recorded(segment=segment, steps=steps_of(segment))
+            recorded.append(own)
+            by_rank.setdefault(segment.rank, []).append(own)
+        steps, attempts = _production(recorded)
         by_step = dict(zip(steps.tolist(), attempts.tolist(), strict=True))
         object.__setattr__(self, "_attempts", by_step)
         object.__setattr__(self, "_step_column", steps)
         object.__setattr__(self, "_attempt_column", attempts)
+        object.__setattr__(self, "_by_rank", by_rank)
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Ranks that left at least one segment."""
-        return tuple(sorted({segment.rank for segment in self.segments}))
+        return tuple(sorted(self._by_rank))
 
     @property
     def attempts(self) -> tuple[int, ...]:
@@ -170,12 +186,10 @@ class Telemetry:
     def _column(self, rank: int, of: Callable[[Segment], MetricColumn]) -> MetricColumn:
         values = np.full(len(self._step_column), np.nan)
         is_logged = np.zeros(len(values), dtype=np.bool_)
-        for segment in self.segments:
-            if segment.rank != rank:
-                continue
-            column = of(segment)
-            places = places_of(steps_of(segment), self._step_column)
-            in_production = self._attempt_column[places] == segment.attempt
+        for own in self._by_rank.get(rank, ()):
+            column = of(own.segment)
+            places = places_of(own.steps, self._step_column)
+            in_production = self._attempt_column[places] == own.segment.attempt
             places = places[in_production]
             # Where a segment has a step twice, its last record counts: numpy writes in order.
             values[places] = column.values[in_production]
@@ -200,12 +214,13 @@ class Telemetry:
         return None
 
 
-def _production(segments: Sequence[Segment]) -> tuple[Integers, Integers]:
+def _production(recorded: Sequence[_Recorded]) -> tuple[Integers, Integers]:
     """Every recorded step once, in order, and beside it the latest attempt that has it."""
-    if not segments:
+    if not recorded:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    parts = [steps_of(segment) for segment in segments]
-    attempts = np.repeat([segment.attempt for segment in segments], [len(part) for part in parts])
+    parts = [own.steps for own in recorded]
+    sizes = [len(part) for part in parts]
+    attempts = np.repeat([own.segment.attempt for own in recorded], sizes)
     if len(parts) == 1 and bool((parts[0][1:] > parts[0][:-1]).all()):
         return parts[0], attempts
     steps, step_of = np.unique(np.concatenate(parts), return_inverse=True)
