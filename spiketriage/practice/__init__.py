@@ -1,4 +1,4 @@
-"""Practice: the rehearsal ground and the demo, where the desk is tried on planted faults.
+"""Practice: the rehearsal and the demo, where the desk is tried on planted faults.
 
 The desk never imports it.
 """

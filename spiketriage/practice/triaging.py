@@ -1,6 +1,4 @@
-"""Run `spiketriage triage` on a rehearsed run the way a user does.
-
-As a command of its own, read through its JSON.
+"""Run `spiketriage triage` on a rehearsed run as a user does, and read its JSON.
 
 It never hands the desk anything but the run folder.
 """

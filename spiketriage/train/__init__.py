@@ -1,4 +1,4 @@
-"""The training side: recorder, generations, harness, trial worker.
+"""The training side: recorder, guard, generations, harness, trial worker.
 
-Torch and numpy alone, never the desk.
+It imports torch and numpy alone, never the desk.
 """

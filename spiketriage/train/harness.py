@@ -60,17 +60,11 @@ class Harness(Protocol):
         ...
 
     def load(self, generation: Path, loader: str) -> Loaded:
-        """Load a generation through the `deployed` loader or the `verified` one.
-
-        Returns digests of the result.
-        """
+        """Load a generation by the `deployed` or `verified` loader; returns its digests."""
         ...
 
     def ids(self, step: int) -> Any:
-        """The name of this rank's batch at `step`.
-
-        Any JSON value, a pure function of the loaded cursor.
-        """
+        """The name of this rank's batch at `step`: JSON, a pure function of the loaded cursor."""
         ...
 
     def read(self, ids: Any) -> Any:
@@ -84,15 +78,12 @@ class Harness(Protocol):
     def forward_backward(self, batch: Any, overrides: Overrides, record: StepRecorder) -> None:
         """One pass on the current state, recorded up to the reduced gradient.
 
-        Changes nothing. Collective.
+        It changes nothing and is collective.
         """
         ...
 
     def step(self, step: int, recorder: Recorder, ids: Any = None) -> None:
-        """Execute and record step `step`, on its own batch or on `ids`.
-
-        Changes the state. Collective.
-        """
+        """Execute and record step `step`, on its own batch or on `ids`; collective."""
         ...
 
     def lr(self, step: int) -> float:

@@ -60,10 +60,7 @@ class Station:
         return Path(self.launch.trials_folder) / trial.key / f"rank-{self.rank:05d}.chain"
 
     def prefix(self, trial: Trial) -> Path:
-        """File of the chain of the steps that lead to a probe's state.
-
-        Proof that they repeat production.
-        """
+        """Chain of the steps that lead to a probe's state: proof that they repeat production."""
         return self.chain(trial).with_name(f"prefix.rank-{self.rank:05d}.chain")
 
     def recorder(self, trial: Trial) -> Recorder:
@@ -177,10 +174,7 @@ def _overridden(overrides: Overrides) -> dict[str, str]:
 
 
 def run_launch(launch: Launch, rank: int, world_size: int) -> None:
-    """Execute every trial of `launch` on this rank.
-
-    Rank 0 marks each one done when every rank is through.
-    """
+    """Execute every trial of `launch` on this rank; rank 0 marks each done when all are through."""
     code = Path(launch.python_path[0])
     sys.path[:0] = list(launch.python_path)
     module_name, _, attribute = launch.harness.partition(":")
@@ -211,9 +205,7 @@ def _mark(launch: Launch, done: Done) -> None:
 
 
 def hold_leash() -> None:
-    """End this process as soon as whoever started it is gone.
-
-    Its end of our standard input closes then.
+    """End this process as soon as whoever started it is gone, which closes our standard input.
 
     A desk that was killed outright leaves no worker behind that writes into a trial somebody else
     has begun anew.

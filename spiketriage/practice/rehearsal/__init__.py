@@ -1,4 +1,4 @@
-"""A small real training run with a planted fault.
+"""A small real training run with a planted fault: trainer, texts, faults and launcher.
 
-Trainer, texts, faults, and the launcher that hides the plant.
+The launcher never lets the plant show.
 """

@@ -1,6 +1,4 @@
-"""Process entry of a rehearsal, copied elsewhere and started by torchrun.
-
-The deployed trainer, and its fate.
+"""Process entry of a rehearsal: the deployed trainer and its fate, started by torchrun.
 
 The fate (a crash step, a hook) comes from a file that is deleted after the run; replays never pass
 through here.

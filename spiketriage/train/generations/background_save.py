@@ -50,9 +50,7 @@ class BackgroundSaver:
         self._thread.start()
 
     def wait(self) -> Path | None:
-        """The newest generation that this object has saved, once nothing is under way.
-
-        None before the first.
+        """The newest generation saved here, once nothing is under way; None before the first.
 
         Raises:
             PartialError: it could not be saved; told once.
@@ -85,10 +83,7 @@ def _copied(state: RankState) -> RankState:
 
 
 def _host_copy(tensor: Tensor) -> Tensor:
-    """A copy on the host, of a DTensor with its placements.
-
-    A tensor that is there already is cloned.
-    """
+    """A copy on the host; a DTensor keeps its placements."""
     held = tensor.detach()
     if held.device.type == "cpu":
         return held.clone()

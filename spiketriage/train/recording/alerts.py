@@ -64,9 +64,9 @@ class Channel(Protocol):
     """A way out."""
 
     def deliver(self, message: bytes) -> bool:
-        """Whether `message` (a JSON object) has arrived.
+        """Whether `message` (a JSON object) has arrived, within `DELIVER_WITHIN_S`.
 
-        May take `DELIVER_WITHIN_S`, may raise OSError.
+        It may raise OSError instead.
         """
         ...
 
@@ -89,10 +89,7 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program that takes the alert on its standard input and exits with 0.
-
-    No shell is involved.
-    """
+    """A program that takes the alert on its standard input and exits with 0, without a shell."""
 
     argv: Sequence[str]
 

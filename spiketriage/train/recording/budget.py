@@ -73,7 +73,7 @@ class Budget:
     def add(self, spent_s: float, step_s: float) -> str:
         """Count one step, `spent_s` of whose `step_s` seconds were the recorder's.
 
-        Returns a notice when it changes.
+        Returns a notice when the level changes, else an empty text.
         """
         self._num_seen += 1
         if self.share is None or self._num_seen <= WARM_UP_STEPS:

@@ -42,10 +42,7 @@ class Accumulator:
         self.num_micro = 0
 
     def add(self) -> None:
-        """Move every `.grad` into its buffer and clear it.
-
-        Call after each `backward()` of a loss sum.
-        """
+        """Move every `.grad` into its buffer and clear it, after each `backward()` of a sum."""
         for name, parameter in self._parameters.items():
             if parameter.grad is None:
                 continue

@@ -68,9 +68,7 @@ class Clipped:
 def global_norm(
     parameters: Iterable[Tensor], *, stage_group: dist.ProcessGroup | None = None
 ) -> Tensor:
-    """L2 norm of all gradients of the model, fp32 ().
-
-    Collective over the mesh of every sharded parameter.
+    """L2 norm of all gradients, fp32 (); collective over the mesh of every sharded parameter.
 
     `stage_group` holds one rank of each pipeline stage, when there are stages. Every rank passes
     the same parameters in the same order; one without a gradient counts 0, so that no rank leaves
@@ -127,10 +125,7 @@ def clip_(
 
 
 def norms_of_ranks(norm: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Each rank's own value of `norm`, fp32 (R,).
-
-    Collective. More than one distinct value is a fault.
-    """
+    """Each rank's own `norm`, fp32 (R,); collective, and distinct values are a fault."""
     gathered = [torch.empty_like(norm) for _ in range(dist.get_world_size(group))]
     dist.all_gather(gathered, norm.detach().clone(), group=group)
     return torch.stack(gathered)

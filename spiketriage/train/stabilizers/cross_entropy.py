@@ -129,9 +129,7 @@ def linear_cross_entropy_sum(
 
 
 def global_count(num_valid: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Valid targets of all ranks of `group` (data × context ranks), int64 ().
-
-    Collective when a group exists.
+    """Valid targets of all ranks of `group` (data × context ranks), int64 (); collective.
 
     Sum over the micro-batches of the step first. A step without any valid target counts 1, so that
     its loss is 0.

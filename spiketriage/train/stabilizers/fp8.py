@@ -64,9 +64,7 @@ E5M2 = Format(name="e5m2", dtype=torch.float8_e5m2, largest=57344.0, reach=61440
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantised:
-    """A tensor after its trip through 8 bits, in its own dtype, and what the trip cost.
-
-    Reports are fp32 ().
+    """A tensor after its trip through 8 bits, in its dtype, and what that cost, fp32 ().
 
     Shares are of all elements: clipped by more than rounding would (beyond the reach), and nonzero
     that became zero.
@@ -80,10 +78,7 @@ class Quantised:
 
 
 def amax_of(values: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Largest magnitude over the ranks of `group`, fp32 ().
-
-    Collective only when a group is given.
-    """
+    """Largest magnitude over the ranks of `group`, fp32 (); collective only if one is given."""
     if not values.numel():
         return torch.zeros((), device=values.device)
     amax = values.detach().abs().amax().float()
@@ -102,10 +97,7 @@ def scale_for(amax: Tensor, kept: Tensor, form: Format, margin: int) -> Tensor:
 
 
 def quantise(values: Tensor, scale: Tensor, form: Format) -> Quantised:
-    """`values` · scale, clamped, rounded to `form` (to nearest, ties to even), and back.
-
-    NaN stays NaN.
-    """
+    """`values` · scale, clamped, rounded to `form` (ties to even), and back; NaN stays NaN."""
     scaled = values.detach().float() * scale
     stored = scaled.clamp(-form.largest, form.largest).to(form.dtype).float()
     num = max(scaled.numel(), 1)
@@ -123,7 +115,7 @@ def quantise_current(
 ) -> Quantised:
     """Quantise by the tensor's own amax.
 
-    Stateless, never saturates, and needs the amax before the cast.
+    It is stateless and never saturates, but needs the amax before the cast.
     """
     one = torch.ones((), device=values.device)
     return quantise(values, scale_for(amax_of(values, group), one, form, margin), form)
@@ -132,7 +124,7 @@ def quantise_current(
 class DelayedScale:
     """Scale of one tensor by the maximum of its last `history_len` amax values.
 
-    A step's amax counts from the next.
+    A step's amax counts from the next step on.
     """
 
     def __init__(
@@ -150,10 +142,7 @@ class DelayedScale:
         self.last: Quantised | None = None
 
     def quantise(self, values: Tensor) -> Quantised:
-        """Quantise by the scale as it stands, then learn this tensor's amax.
-
-        A nonfinite amax is not learned.
-        """
+        """Quantise by the scale as it stands, then learn the amax unless it is nonfinite."""
         self.last = quantise(values, self.scale, self.form)
         amax = amax_of(values, self.group)
         self.history_A = self.history_A.roll(1)
@@ -236,7 +225,7 @@ def linear_scales(
 def linear(inputs_NI: Tensor, weight_OI: Tensor, scales: LinearScales) -> Tensor:
     """`inputs @ weight.T` (…, O) as FP8 would compute it, forward and backward.
 
-    Once through each pass a step.
+    Call it once in each pass of a step.
     """
     result: Tensor = _Linear.apply(inputs_NI, weight_OI, scales)  # type: ignore[no-untyped-call]
     return result

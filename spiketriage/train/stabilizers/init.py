@@ -1,6 +1,6 @@
 """Initial weights whose variance neither grows nor dies with width and depth.
 
-1/fan_in, 1/√(2L), DeepNorm's constants.
+They are 1/fan_in, 1/√(2L) and DeepNorm's constants.
 
 It never draws from the global generator: each tensor's values follow from the seed and its own
 name, so that adding a layer or changing the order of construction changes no other tensor.
@@ -41,9 +41,7 @@ class DeepNorm:
 
 
 def variance_preserving_std(fan_in: int, *, gain: float = 1.0) -> float:
-    """Standard deviation that keeps the variance of a linear layer's output.
-
-    Gain / √fan_in (arXiv 1502.01852, eq. 10).
+    """Gain / √fan_in, which keeps a linear layer's variance (arXiv 1502.01852, eq. 10).
 
     Gain 1 for linear outputs, √2 behind a ReLU.
     """
@@ -60,9 +58,9 @@ def residual_gain(num_layers: int) -> float:
 
 
 def deepnorm_decoder(num_layers: int) -> DeepNorm:
-    """Constants of a decoder-only (or encoder-only) model.
+    """Constants of a model with a decoder or an encoder alone: (2L)^¼ and (8L)^-¼.
 
-    (2L)^¼ and (8L)^-¼ (arXiv 2203.00555, figure 2).
+    Source: arXiv 2203.00555, figure 2.
     """
     return DeepNorm(alpha=(2.0 * num_layers) ** 0.25, beta=(8.0 * num_layers) ** -0.25)
 
@@ -78,7 +76,7 @@ def deepnorm_encoder_decoder(num_encoder: int, num_decoder: int) -> tuple[DeepNo
 def draw_(name: str, weight: Tensor, std: float, *, seed: int) -> None:
     """Fill `weight` with N(0, std²), truncated at 3 std, in place.
 
-    A function of seed, name and shape alone.
+    The values are a function of seed, name and shape alone.
     """
     digest = raw_of_bytes(f"{seed}/{name}".encode())
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)

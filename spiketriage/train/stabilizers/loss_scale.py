@@ -1,6 +1,4 @@
-"""Dynamic loss scaling for fp16.
-
-Its whole state is one frozen record that goes into the generation.
+"""Dynamic loss scaling for fp16, whose state is one frozen record for the generation.
 
 It never decides on one rank alone: an overflow anywhere in the group skips the step everywhere.
 
@@ -57,10 +55,7 @@ class ScaleRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleState:
-    """Everything that the next step depends on.
-
-    The scale, finite steps in a row, and skips in a row and in all.
-    """
+    """The scale, finite steps in a row, and skips in a row and in all."""
 
     scale: float = 2.0**16
     num_finite: int = 0
@@ -108,9 +103,7 @@ def after(state: ScaleState, *, finite: bool, rule: ScaleRule) -> ScaleState:
 def unscale_(
     parameters: Iterable[Tensor], scale: float, *, group: dist.ProcessGroup | None = None
 ) -> bool:
-    """Divide every gradient by `scale` in place.
-
-    Whether all of them are finite on every rank of `group`.
+    """Divide every gradient by `scale` in place; whether all are finite on every rank of `group`.
 
     Collective when a process group exists (`group` = all ranks of the model, whatever they hold).
 

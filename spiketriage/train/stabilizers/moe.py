@@ -43,10 +43,7 @@ WHEN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Where each token goes: `expert_NC` int64, gate weights `gate_NC` fp32 that sum to 1.
-
-    Padding has gate 0.
-    """
+    """Where each token goes: `expert_NC` int64, `gate_NC` fp32 summing to 1 (0: padding)."""
 
     expert_NC: Tensor
     gate_NC: Tensor
@@ -150,9 +147,9 @@ def kept(routing: Routing, num_experts: int, capacity: int) -> Tensor:
 def statistics(
     routing: Routing, logits_NE: Tensor, kept_NC: Tensor | None = None
 ) -> RouterStatistics:
-    """Load, drops and entropies of this rank's valid tokens.
+    """Load, drops and entropies of this rank's valid tokens, without a gradient.
 
-    No gradient. Without `kept_NC` nothing was dropped.
+    Without `kept_NC` nothing was dropped.
     """
     num_experts = logits_NE.shape[-1]
     load_E = load(routing, num_experts)

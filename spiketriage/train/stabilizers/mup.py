@@ -94,10 +94,7 @@ def param_groups(
     inputs: Sequence[str],
     outputs: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """Groups for `torch.optim.AdamW`, one a role.
-
-    A schedule must multiply each group's own `lr`.
-    """
+    """Groups for AdamW, one a role; a schedule must multiply each group's own `lr`."""
     members: dict[str, list[nn.Parameter]] = {}
     for name, parameter in named:
         members.setdefault(role_of(name, parameter, inputs=inputs, outputs=outputs), []).append(

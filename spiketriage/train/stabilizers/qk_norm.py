@@ -54,9 +54,9 @@ class QKNorm(nn.Module):
         )
 
     def logit_bound(self) -> Tensor:
-        """The largest |q·k|/√K that is possible now, fp32 ().
+        """The largest |q·k|/√K that is possible now, fp32 (): √K · max|q gain · k gain|.
 
-        √K · max|q gain · k gain| (Cauchy-Schwarz).
+        That is the inequality of Cauchy and Schwarz.
         """
         product_K = (self.q_gain_K.detach().float() * self.k_gain_K.detach().float()).abs()
         return product_K.max() * math.sqrt(product_K.numel())

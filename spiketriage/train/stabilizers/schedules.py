@@ -1,6 +1,6 @@
-"""Learning rate as a pure function of the step.
+"""Learning rate as a pure function of the step: warm-up with cosine, and WSD.
 
-Warm-up with cosine, and warm-up, stable, decay (WSD).
+WSD is warm-up, stable, decay.
 
 It never counts steps itself: a resumed run asks for step n and gets what an uninterrupted one got,
 to the bit.
@@ -28,7 +28,7 @@ WHEN = "From step 0 of every run; WSD when the length of the run is not fixed."
 class WarmupCosine:
     """Linear warm-up to `peak`, cosine to `floor` at `total_steps`, then `floor`.
 
-    arXiv 1608.03983, equation 5, without restarts.
+    It is equation 5 of arXiv 1608.03983, without restarts.
     """
 
     peak: float

@@ -1,6 +1,4 @@
-"""Data at rest rots after the index was written.
-
-The bytes of several documents of one step no longer match it.
+"""Data at rest rots after the index was written: documents of one step no longer match it.
 
 The plant touches the shard files only; index, code and processes stay as they are.
 """

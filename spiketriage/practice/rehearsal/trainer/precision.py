@@ -1,6 +1,4 @@
-"""Reduced precision as this CPU can afford it.
-
-Fp32 arithmetic whose results are rounded where they leave a matmul.
+"""Reduced precision as a CPU can afford it: fp32 results, rounded where they leave a matmul.
 
 It never changes a dtype that the caller sees; the gradient is rounded on the way back too, as
 autograd does for a cast.

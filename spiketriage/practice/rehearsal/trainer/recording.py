@@ -62,10 +62,7 @@ def record_rates(optimizer: torch.optim.Optimizer, record: StepRecorder) -> None
 def applied(
     params: Mapping[str, Tensor], before: Mapping[str, Tensor], optimizer: torch.optim.Optimizer
 ) -> dict[str, float]:
-    """Metrics of an update, given the parameters `before` it.
-
-    Settings are those of the first group.
-    """
+    """Metrics of an update from the parameters `before` it, with the first group's settings."""
     group = optimizer.param_groups[0]
     change = torch.stack([(p.detach() - before[n]).pow(2).sum() for n, p in params.items()])
     beta2 = group["betas"][1]

@@ -1,6 +1,4 @@
-"""The trainer's own way back from a generation.
-
-Read this rank's state and hand over what the files hold.
+"""The trainer's own way back from a generation: it hands over what the files hold.
 
 It trusts the files; verification is the business of
 `spiketriage.train.generations.generation.load_verified`.
