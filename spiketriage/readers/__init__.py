@@ -1,1 +1,1 @@
-"""Readers: bytes on disk become records, read-only, without torch and without unpickling anything."""
+"""Readers: bytes on disk become records, read-only, without torch and without unpickling."""

@@ -56,12 +56,11 @@ class Discovery:
 @cache
 def kinds() -> Mapping[Kind, tuple[Format, ...]]:
     """Every format that can be read, by kind, in order of precedence."""
-    # Fifty readers, imported when they are asked for: the runs of our own recorder need none of
-    # them.
-    from spiketriage.readers.checkpoints.formats import LAYOUTS
-    from spiketriage.readers.data.stores import STORES
-    from spiketriage.readers.events.sources import SOURCES
-    from spiketriage.readers.telemetry.formats import FORMATS
+    # Fifty readers, imported when they are asked for: runs of our own recorder need none of them.
+    from spiketriage.readers.checkpoints.formats import LAYOUTS  # noqa: PLC0415
+    from spiketriage.readers.data.stores import STORES  # noqa: PLC0415
+    from spiketriage.readers.events.sources import SOURCES  # noqa: PLC0415
+    from spiketriage.readers.telemetry.formats import FORMATS  # noqa: PLC0415
 
     return {"checkpoint": LAYOUTS, "telemetry": FORMATS, "events": SOURCES, "data": STORES}
 

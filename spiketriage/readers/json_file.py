@@ -1,4 +1,4 @@
-"""A JSON object from a file that somebody else wrote, with every way it can be wrong turned into one error.
+"""A JSON object from a file that somebody else wrote; every way it can be wrong is one error.
 
 This module never trusts a path found in such a file and never opens anything but the file it is
 given.

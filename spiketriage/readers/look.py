@@ -1,6 +1,4 @@
-"""A first look at a path.
-
-What it is, the names in it or its first bytes, so that formats can claim it.
+"""A first look at a path: what it is, the names in it or its first bytes, for formats to claim.
 
 This module never reads more than a page of a file and never follows a link to a folder.
 """
@@ -21,9 +19,10 @@ HEAD_BYTES = 4096
 MAX_NAMES = 200_000
 LFS_HEAD = b"version https://git-lfs.github.com/spec/"
 SOURCE_SUFFIXES = (
-    ".py", ".pyi", ".ipynb", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go", ".js", ".ts", ".java",
-    ".sh", ".bash", ".sbatch", ".slurm", ".md", ".rst", ".tex", ".html", ".css", ".diff", ".patch",
-)  # fmt: skip
+    *(".py", ".pyi", ".ipynb", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp"),
+    *(".rs", ".go", ".js", ".ts", ".java", ".sh", ".bash", ".sbatch", ".slurm"),
+    *(".md", ".rst", ".tex", ".html", ".css", ".diff", ".patch"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +37,12 @@ class Look:
 
     @property
     def is_lfs_pointer(self) -> bool:
-        """Whether the file is a Git-LFS pointer.
-
-        A few lines that stand for bytes which were never fetched.
-        """
+        """Whether the file is a Git-LFS pointer: a few lines for bytes that were never fetched."""
         return self.head.startswith(LFS_HEAD)
 
     @property
     def is_source(self) -> bool:
-        """Whether the name is that of source code or prose, which may quote lines of a log and is none."""
+        """Whether the name is that of source code or prose, which may quote a log and is none."""
         return not self.is_folder and self.path.suffix.lower() in SOURCE_SUFFIXES
 
 
@@ -75,16 +71,16 @@ def look(path: Path) -> Look:
         EvidenceError: it is missing, cannot be read, or is neither a folder nor a regular file.
     """
     try:
-        found = path.stat()
-        if stat.S_ISDIR(found.st_mode):
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
             with os.scandir(path) as entries:
                 names = sorted(entry.name for entry in islice(entries, MAX_NAMES))
             return Look(path=path, is_folder=True, names=tuple(names))
-        if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for a writer
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for a writer
             raise EvidenceError(f"{path}: is neither a folder nor a regular file")
         with path.open("rb", buffering=0) as stream:
             return Look(
-                path=path, is_folder=False, head=stream.read(HEAD_BYTES), size_bytes=found.st_size
+                path=path, is_folder=False, head=stream.read(HEAD_BYTES), size_bytes=status.st_size
             )
     except FileNotFoundError as error:
         raise EvidenceError(f"{path}: there is no such file or folder") from error
@@ -120,8 +116,8 @@ def look_at_file(path: Path) -> Look:
 
 def best(formats: Iterable[F], seen: Look) -> tuple[F, float] | None:
     """The format that is surest of `seen`, with its confidence; the earlier one wins a tie."""
-    claimed = [(one, one.claims(seen)) for one in formats]
-    told = max(claimed, key=lambda pair: pair[1], default=None)
-    if told is not None and told[1] > 0:
-        return told
+    claimed = [(candidate, candidate.claims(seen)) for candidate in formats]
+    surest = max(claimed, key=lambda pair: pair[1], default=None)
+    if surest is not None and surest[1] > 0:
+        return surest
     return None
