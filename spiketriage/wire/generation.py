@@ -121,7 +121,7 @@ def from_json(value: Mapping[str, Any]) -> Manifest:
 
 
 def rank_disagreements(manifest: Manifest) -> tuple[str, ...]:
-    """One sentence for each rank whose parameters are not those that the first rank holds under the same name.
+    """One sentence for each rank whose parameters are not those of the same name on the first.
 
     A piece of a sharded tensor has a name of its own (`<name>@<mesh dimension>=<coordinate>`), so
     that what two ranks call alike is meant to be alike.
