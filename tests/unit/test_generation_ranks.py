@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spiketriage.errors import EvidenceError
-from spiketriage.readers.checkpoints.native import read_generation, read_generations
+from spiketriage.readers.checkpoints.generations import read_generations
+from spiketriage.readers.checkpoints.native import read_generation
 from spiketriage.train.generations.generation import load_verified
 
 pytestmark = pytest.mark.slow

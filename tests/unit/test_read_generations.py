@@ -22,8 +22,9 @@ from spiketriage import digests
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.readers.checkpoints.dcp import layout as dcp
 from spiketriage.readers.checkpoints.files import safetensors_file
+from spiketriage.readers.checkpoints.generations import read_generations
 from spiketriage.readers.checkpoints.layouts import own_generation, safetensors_files
-from spiketriage.readers.checkpoints.native import read_generation, read_generations
+from spiketriage.readers.checkpoints.native import read_generation
 from spiketriage.readers.scan.run import measure
 
 
@@ -293,7 +294,7 @@ def test_a_missing_checkpoint_folder_is_one_clear_error(tmp_path):
 
 def test_reading_generations_never_imports_torch_or_safetensors(healthy):
     code = (
-        "import sys; from pathlib import Path; from spiketriage.readers.checkpoints.native "
+        "import sys; from pathlib import Path; from spiketriage.readers.checkpoints.generations "
         "import read_generations;"
         "assert read_generations(Path(sys.argv[1]), verify=True);"
         "assert not {'torch', 'safetensors', 'pydantic'} & set(sys.modules)"

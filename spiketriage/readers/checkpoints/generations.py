@@ -6,7 +6,7 @@ what is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +49,7 @@ def read_generations(
         claims = discover(folder, wanted=lambda claim: claim.kind == "checkpoint").claims
         for claim in claims:
             generations.append(_read(claim, folder, verify=verify, executor=executor))
-    return native.by_step(generations)
+    return _by_step(generations)
 
 
 def read_generation(
@@ -66,6 +66,15 @@ def read_generation(
     if claim is None:
         return _unreadable(folder, path, "", f"{path}: is no checkpoint of a known layout any more")
     return _read(claim, folder, verify=verify, executor=executor)
+
+
+def _by_step(generations: Iterable[GenerationFacts]) -> tuple[GenerationFacts, ...]:
+    """In order of step and name; those whose step is not known come first."""
+
+    def order(facts: GenerationFacts) -> tuple[int, str]:
+        return (-1 if facts.step is None else facts.step, facts.name)
+
+    return tuple(sorted(generations, key=order))
 
 
 def _is_ours(path: Path) -> bool:

@@ -7,7 +7,7 @@ is wrong.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,30 +58,6 @@ def holds_ours(path: Path) -> bool:
     if wire.MANIFEST_NAME in names or wire.COMPLETE_NAME in names:
         return True
     return wire.TENSORS in names and any(_RANK_FILE.fullmatch(name) for name in names)
-
-
-def read_generations(folder: Path, *, verify: bool) -> tuple[GenerationFacts, ...]:
-    """Every generation in `folder`, by step; `verify` measures digest and finiteness of every file.
-
-    Raises:
-        EvidenceError: the folder is missing or cannot be read.
-    """
-    try:
-        paths = sorted(path for path in folder.iterdir() if claims(path))
-    except OSError as error:
-        raise EvidenceError(
-            f"{folder}: checkpoints cannot be read: {error.strerror or error}"
-        ) from error
-    return by_step(read_generation(path, verify=verify) for path in paths)
-
-
-def by_step(generations: Iterable[GenerationFacts]) -> tuple[GenerationFacts, ...]:
-    """Generations by step and name; those whose step is not known come first."""
-
-    def order(facts: GenerationFacts) -> tuple[int, str]:
-        return (-1 if facts.step is None else facts.step, facts.name)
-
-    return tuple(sorted(generations, key=order))
 
 
 def read_generation(

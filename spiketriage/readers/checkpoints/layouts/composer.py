@@ -43,13 +43,13 @@ _KINDS: Mapping[str, FieldKind] = {
 }
 
 
-def claims(look: Look, /) -> float:
+def claims(seen: Look, /) -> float:
     """How sure this reader is of a path."""
-    if not is_torch_file(look):
+    if not is_torch_file(seen):
         return 0.0
-    if _NAMED.fullmatch(look.path.name):
+    if _NAMED.fullmatch(seen.path.name):
         return 0.97
-    if b"composer" in look.head and b"timestamp" in look.head:
+    if b"composer" in seen.head and b"timestamp" in seen.head:
         return 0.9
     return 0.0
 

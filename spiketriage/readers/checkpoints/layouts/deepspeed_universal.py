@@ -37,13 +37,13 @@ _NAMED = re.compile(r"global_step(?P<step>\d{1,18})(?:_universal)?")
 _STATES = ("fp32.pt", "exp_avg.pt", "exp_avg_sq.pt")
 
 
-def claims(look: Look, /) -> float:
+def claims(seen: Look, /) -> float:
     """How sure this reader is of a path."""
-    if not look.is_folder or "zero" not in look.names:
+    if not seen.is_folder or "zero" not in seen.names:
         return 0.0
-    if any(MODEL.fullmatch(name) for name in look.names):
+    if any(MODEL.fullmatch(name) for name in seen.names):
         return 0.97
-    if _has_state(look.path):
+    if _has_state(seen.path):
         return 0.6
     return 0.0
 

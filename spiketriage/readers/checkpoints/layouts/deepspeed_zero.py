@@ -69,15 +69,15 @@ class _Rank:
     flats: dict[str, list[Flat]] = field(default_factory=dict)
 
 
-def claims(look: Look, /) -> float:
+def claims(seen: Look, /) -> float:
     """How sure this reader is of a path."""
-    if not look.is_folder:
+    if not seen.is_folder:
         return 0.0
-    if any(_OPTIM.fullmatch(name) for name in look.names):
-        if "zero" not in look.names:
+    if any(_OPTIM.fullmatch(name) for name in seen.names):
+        if "zero" not in seen.names:
             return 0.97
         return 0.5
-    if any(MODEL.fullmatch(name) for name in look.names) and "zero" not in look.names:
+    if any(MODEL.fullmatch(name) for name in seen.names) and "zero" not in seen.names:
         return 0.9
     return 0.0
 

@@ -145,9 +145,10 @@ def _add_arguments(builder: CheckpointBuilder) -> Any:
 
 def _without_secrets(values: Mapping[str, str]) -> dict[str, str]:
     """The pickle holds the token for the hub as it is: what we show must not."""
-    return {
-        name: "(not shown)" if _SECRET.search(name) else value for name, value in values.items()
-    }
+    shown = {}
+    for name, value in values.items():
+        shown[name] = "(not shown)" if _SECRET.search(name) else value
+    return shown
 
 
 def _is_model_only(builder: CheckpointBuilder, arguments: Any, *, is_named: bool) -> bool:

@@ -54,8 +54,10 @@ SETTINGS = (
 
 def holds_weights(seen: Look) -> bool:
     """Whether a folder has weights of a model or an adapter, in whatever form."""
-    patterns = (_SAFETENSORS, _TORCH, _SAFETENSORS_INDEX, _TORCH_INDEX, _FSDP)
-    return any(pattern.match(name) for name in seen.names for pattern in patterns)
+    for pattern in (_SAFETENSORS, _TORCH, _SAFETENSORS_INDEX, _TORCH_INDEX, _FSDP):
+        if any(map(pattern.match, seen.names)):
+            return True
+    return False
 
 
 def add_weights(builder: CheckpointBuilder) -> bool:
@@ -99,9 +101,10 @@ def _add_named(builder: CheckpointBuilder, names: Sequence[str], indexes: Sequen
         second = builder.part()
         weight_files.add_weights(second, [name], ())
         stem = name.partition(".")[0]
-        second.tensors = [
-            replace(tensor, name=f"{stem}.{tensor.name}") for tensor in second.tensors
-        ]
+        renamed = []
+        for tensor in second.tensors:
+            renamed.append(replace(tensor, name=f"{stem}.{tensor.name}"))
+        second.tensors = renamed
         builder.add(second)
 
 
@@ -133,9 +136,10 @@ def _add_sharded(builder: CheckpointBuilder, name: str) -> bool:
     dcp.drop_lower_bound(part)
     is_model = name.startswith(_FSDP_MODEL) and dcp.claims(look(builder.path / name)) > 0
     if is_model:
-        part.tensors = [
-            replace(tensor, name=tensor.name.removeprefix("model.")) for tensor in part.tensors
-        ]
+        bare = []
+        for tensor in part.tensors:
+            bare.append(replace(tensor, name=tensor.name.removeprefix("model.")))
+        part.tensors = bare
     builder.add(part)
     return is_model
 

@@ -30,16 +30,16 @@ _VERSION_KEY = b"pytorch-lightning_version"
 _COUNTER = ("optimizer", "step", "total", "completed")
 
 
-def claims(look: Look, /) -> float:
+def claims(seen: Look, /) -> float:
     """How sure this reader is of a path."""
-    if not is_torch_file(look):
+    if not is_torch_file(seen):
         # a pointer, or what is left of a file: its name says what it should be
-        if not look.is_folder and _NAMED.fullmatch(look.path.name):
+        if not seen.is_folder and _NAMED.fullmatch(seen.path.name):
             return 0.6
         return 0.0
-    if _VERSION_KEY in look.head:
+    if _VERSION_KEY in seen.head:
         return 0.98
-    if _NAMED.fullmatch(look.path.name):
+    if _NAMED.fullmatch(seen.path.name):
         return 0.9
     return 0.0
 

@@ -28,9 +28,9 @@ _NAMED = re.compile(r"step-(?P<step>\d{1,18})")
 _SETTINGS = ("model_config.yaml", "hyperparameters.yaml")
 
 
-def claims(look: Look, /) -> float:
+def claims(seen: Look, /) -> float:
     """How sure this reader is of a path."""
-    if look.is_folder and _FILE in look.names and (look.path / _FILE).is_file():
+    if seen.is_folder and _FILE in seen.names and (seen.path / _FILE).is_file():
         return 0.96
     return 0.0
 

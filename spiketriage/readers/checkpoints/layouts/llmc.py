@@ -52,21 +52,21 @@ class _Sized:
     shape: tuple[int, ...]
 
 
-def claims(look: Look, /) -> float:
+def claims(seen: Look, /) -> float:
     """How sure this reader is of a path."""
-    if look.is_folder:
-        if any(map(_MODEL.fullmatch, look.names)) and any(map(_STATE.fullmatch, look.names)):
+    if seen.is_folder:
+        if any(map(_MODEL.fullmatch, seen.names)) and any(map(_STATE.fullmatch, seen.names)):
             return 0.95
         return 0.0
-    if len(look.head) >= _HEADER.size:
-        magic = int.from_bytes(look.head[:4], "little")
+    if len(seen.head) >= _HEADER.size:
+        magic = int.from_bytes(seen.head[:4], "little")
     else:
         magic = 0
     if magic == MODEL_MAGIC:
-        if _MODEL.fullmatch(look.path.name):
+        if _MODEL.fullmatch(seen.path.name):
             return 0.97
         return 0.9
-    if _MODEL.fullmatch(look.path.name):
+    if _MODEL.fullmatch(seen.path.name):
         return 0.3
     return 0.0
 

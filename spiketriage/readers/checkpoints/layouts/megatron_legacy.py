@@ -55,11 +55,11 @@ class _Sizes:
     world_size: int | None
 
 
-def claims(look: Look, /) -> float:
+def claims(seen: Look, /) -> float:
     """How sure this reader is of a path."""
-    if not look.is_folder or not any(map(_PART.fullmatch, look.names)):
+    if not seen.is_folder or not any(map(_PART.fullmatch, seen.names)):
         return 0.0
-    if _NAMED.fullmatch(look.path.name) or look.path.name == "release":
+    if _NAMED.fullmatch(seen.path.name) or seen.path.name == "release":
         return 0.97
     return 0.85
 

@@ -28,20 +28,20 @@ CANNOT = (
 _PICKLES = tuple(bytes((0x80, protocol)) for protocol in (2, 3, 4, 5))
 
 
-def claims(look: Look, /) -> float:
+def claims(seen: Look, /) -> float:
     """How sure this reader is of a path."""
-    if look.is_folder:
+    if seen.is_folder:
         return 0.0
-    if is_torch_file(look):
+    if is_torch_file(seen):
         return 0.7
-    if look.is_lfs_pointer and look.path.suffix in (".pt", ".pth", ".ckpt"):
+    if seen.is_lfs_pointer and seen.path.suffix in (".pt", ".pth", ".ckpt"):
         return 0.6
-    suffixed = look.path.suffix in SUFFIXES
-    if look.head.startswith(_PICKLES):
+    suffixed = seen.path.suffix in SUFFIXES
+    if seen.head.startswith(_PICKLES):
         if suffixed:
             return 0.4
         return 0.3
-    if suffixed and (look.is_lfs_pointer or look.path.suffix != ".bin"):
+    if suffixed and (seen.is_lfs_pointer or seen.path.suffix != ".bin"):
         return 0.3
     return 0.0
 
