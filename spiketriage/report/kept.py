@@ -87,7 +87,7 @@ def evidence(dossier: Dossier) -> Section:
 def _remarks(dossier: Dossier) -> tuple[str, ...]:
     """What the recorder says it left out or lost, and what a log's reader had to assume."""
     notes = json.loads(dossier.facts.get("telemetry_notes", "[]"))
-    return tuple(words.plain(note) for note in notes)
+    return tuple(map(words.plain, notes))
 
 
 def _gap(artifact: Artifact) -> str:
