@@ -24,7 +24,7 @@ from typing import NoReturn
 import typer
 
 from spiketriage import __version__, durable
-from spiketriage.cli.show import emit, envelope, fit, visible
+from spiketriage.cli.show import emit, encodable, envelope, visible
 from spiketriage.errors import Exit, SpiketriageError
 from spiketriage.nouns.incident import StepResult
 
@@ -109,7 +109,7 @@ def _tell(failure: Failure, argv: Sequence[str]) -> int:
     if failure.hint:
         text += f"\n{failure.label}: {visible(failure.hint)}\n"
     try:
-        sys.stderr.write(fit(text, sys.stderr.encoding))
+        sys.stderr.write(encodable(text, sys.stderr.encoding))
         sys.stderr.flush()
         if "--json" in argv:
             emit(_as_json(failure, argv))

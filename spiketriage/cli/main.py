@@ -15,15 +15,14 @@ from spiketriage import __version__
 from spiketriage.cli import options as o
 from spiketriage.cli import rehearse
 from spiketriage.cli.entry import guard
-from spiketriage.cli.place import called, find_run, find_source, standing
+from spiketriage.cli.place import called, find_run, find_source, status_here
 from spiketriage.cli.show import show, show_alarm, show_text
 
 app = typer.Typer(
     name="spiketriage",
     help="Name the cause of a loss spike from evidence, one changed factor at a time.",
-    epilog="Exit codes: 0 holds, 1 found something against, 2 usage, 3 refused, 4 integrity, 5 "
-    "inconclusive, "
-    "6 partial, 7 child failed, 8 busy, 70 bug, 130 interrupted, 143 terminated.",
+    epilog="Exit codes: 0 holds, 1 found something against, 2 usage, 3 refused, 4 integrity, "
+    "5 inconclusive, 6 partial, 7 child failed, 8 busy, 70 bug, 130 interrupted, 143 terminated.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     pretty_exceptions_show_locals=False,
@@ -51,7 +50,7 @@ def root(
         raise typer.Exit
     if context.invoked_subcommand:
         return 0
-    return show("status", standing(), False)
+    return show("status", status_here(), False)
 
 
 @app.command()
@@ -179,9 +178,15 @@ def branch(
     """
     from spiketriage.runbook import branch as it
 
-    place, chosen, factors = find_run(run, incidents), tuple(experiment or ()), tuple(factor or ())
-    asked = partial(it.run, experiments=chosen, factors=factors, list_only=list_only)
-    result = asked(place, incidents=incidents, incident=incident, argv=called())
+    result = it.run(
+        find_run(run, incidents),
+        incidents=incidents,
+        incident=incident,
+        argv=called(),
+        experiments=tuple(experiment or ()),
+        factors=tuple(factor or ()),
+        list_only=list_only,
+    )
     return show("branch", result, as_json)
 
 
@@ -268,7 +273,7 @@ def inspect(
 
 @app.command()
 def defenses(target: o.Target = None, as_json: o.Json = False) -> int:
-    """Say which defences against spikes are on, and what each costs.
+    """Say which stabilizers are on, and what each costs.
 
     In bring-up order, on, off or unknown, with the evidence; a harness is read and never run.
     """
@@ -300,12 +305,9 @@ def documents(
     from spiketriage.tools.document_peers import Reading
 
     reading = Reading(vocab=vocab, eos=eos, pad=pad)
-    asked = it.step_of(step, batch, length)
-    return show(
-        "documents",
-        it.run(store, numbers=tuple(number or ()), step=asked, reading=reading),
-        as_json,
-    )
+    consumed = it.step_of(step, batch, length)
+    result = it.run(store, numbers=tuple(number or ()), step=consumed, reading=reading)
+    return show("documents", result, as_json)
 
 
 @app.command()

@@ -1,6 +1,4 @@
-"""Where a command works.
-
-The run folder it was given or stands in, and the words it was called with.
+"""Where a command works: in the run folder it was given, or the one it stands in.
 
 This module looks for `spiketriage.toml` and never opens it.
 """
@@ -18,9 +16,9 @@ SETTINGS = "spiketriage.toml"
 
 
 def find_run(given: Path | None, incidents: Path | None = None) -> Path:
-    """Return the run folder.
+    """Return the run folder: as given, else the nearest at or above the current one.
 
-    As given, else the nearest at or above the current one with settings in it.
+    A run folder that is not given is known by its settings.
 
     Raises:
         UsageError: none was given and none is above.
@@ -64,16 +62,19 @@ def _holds_incidents(run: Path) -> bool:
         return False
 
 
-def standing() -> StepResult:
+def status_here() -> StepResult:
     """Where the latest incident of the run at hand stands; outside every run, where to begin."""
     given = os.environ.get("SPIKETRIAGE_RUN")
     try:
         run = find_run(Path(given) if given else None)
     except UsageError as error:
-        lines = (f"no incident at hand: {error.message}",)
-        following = ("spiketriage demo",)
         return StepResult(
-            incident="", exit_code=0, verdict="", lines=lines, data={}, next_commands=following
+            incident="",
+            exit_code=0,
+            verdict="",
+            lines=(f"no incident at hand: {error.message}",),
+            data={},
+            next_commands=("spiketriage demo",),
         )
     from spiketriage.runbook import status
 

@@ -1,6 +1,4 @@
-"""`spiketriage rehearse`.
-
-Train a small real run with a planted fault, list the faults, score the verdicts.
+"""`spiketriage rehearse`: train a run with a planted fault, list the faults, score the verdicts.
 
 Like every command it parses, calls and shows; what a fault is, only `practice` knows.
 """
@@ -30,18 +28,15 @@ def rehearse(
     if context.invoked_subcommand:
         return 0
     if fault is None or out is None:
-        hint = "spiketriage rehearse --fault shard-bitrot --out rehearsal-run"
         raise UsageError(
             "a rehearsal needs --fault and --out; `spiketriage rehearse list` shows the faults",
-            hint=hint,
+            hint="spiketriage rehearse --fault shard-bitrot --out rehearsal-run",
         )
     from spiketriage.practice.rehearsal import launch as it
 
-    return show(
-        "rehearse",
-        it.run(fault=fault, seed=seed, out=out, stabilizers=tuple(stabilizer or ()), argv=called()),
-        as_json,
-    )
+    names = tuple(stabilizers or ())
+    result = it.run(fault=fault, seed=seed, out=out, stabilizers=names, argv=called())
+    return show("rehearse", result, as_json)
 
 
 @app.command("list")
@@ -66,6 +61,5 @@ def score(
     chosen, faults = numbers(seeds), tuple(fault or ())
     from spiketriage.practice.rehearsal import score as it
 
-    return show(
-        "rehearse-score", it.run(seeds=chosen, faults=faults, keep=keep, argv=called()), as_json
-    )
+    result = it.run(seeds=chosen, faults=faults, keep=keep, argv=called())
+    return show("rehearse-score", result, as_json)

@@ -25,9 +25,8 @@ _PLAIN = str.maketrans(
     | {"‘": "'", "’": "'", "“": '"', "”": '"', "·": "-", "•": "*", "±": "+-", "≠": "!=", "≈": "~"}
 )
 _UNSHOWN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-_WHOLE = re.compile(
-    r"(?:next|  or): |    (?:import|rehearse)  "
-)  # what a person copies must come in one piece
+# What a person copies must come in one piece.
+_WHOLE = re.compile(r"(?:next|  or): |    (?:import|rehearse)  ")
 _STYLES = (
     (r"\b(differs|nonfinite|established|refused|missing)\b", "bold red"),
     (r"\b(agrees|bitwise identical|nothing-found)\b", "green"),
@@ -56,7 +55,9 @@ def envelope(command: str, result: StepResult, error: Mapping[str, str] | None =
         "data": result.data,
         "next": result.next_commands,
     }
-    return encode_json(fields if error is None else {**fields, "error": error}).decode() + "\n"
+    if error is not None:
+        fields["error"] = error
+    return encode_json(fields).decode() + "\n"
 
 
 def show_alarm(alarm: Alarm, as_json: bool) -> None:
@@ -76,22 +77,21 @@ def show_text(lines: Iterable[str]) -> None:
     text = "".join(f"{line}\n" for line in clean)
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         text = _coloured(text)
-    emit(fit(text, sys.stdout.encoding))
+    emit(encodable(text, sys.stdout.encoding))
 
 
 def wrapped(line: str, width: int) -> str:
-    """Break a line at the width of a terminal, with a hanging indent.
-
-    Commands to paste stay whole.
-    """
+    """Break a line at the width of a terminal, with a hanging indent; commands stay whole."""
     if len(line) <= width or _WHOLE.match(line):
         return line
-    columns = [gap.end() for gap in re.finditer(r" {2,}", line) if gap.end() <= width // 2]
-    hang = " " * (columns[-1] if columns else 2)
+    indent = 2
+    for gap in re.finditer(r" {2,}", line):
+        if gap.end() <= width // 2:
+            indent = gap.end()  # the last column that begins in the left half
     pieces = textwrap.wrap(
         line,
         width,
-        subsequent_indent=hang,
+        subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
         replace_whitespace=False,
@@ -104,7 +104,7 @@ def visible(line: str) -> str:
     return _UNSHOWN.sub(lambda match: f"\\x{ord(match.group()) & 0xFF:02x}", line)
 
 
-def fit(text: str, encoding: str | None) -> str:
+def encodable(text: str, encoding: str | None) -> str:
     """Return the text as a stream of this encoding can carry it."""
     name = (encoding or "ascii").lower().replace("-", "").replace("_", "")
     if name in ("utf8", "utf8sig", "utf16", "utf32"):
@@ -129,7 +129,11 @@ def emit(text: str) -> None:
 
 
 def _next_lines(commands: tuple[str, ...]) -> list[str]:
-    return [f"{'next' if at == 0 else '  or'}: {command}" for at, command in enumerate(commands)]
+    lines = []
+    for number, command in enumerate(commands):
+        label = "next" if number == 0 else "  or"
+        lines.append(f"{label}: {command}")
+    return lines
 
 
 def _coloured(text: str) -> str:
@@ -146,9 +150,6 @@ def _coloured(text: str) -> str:
 
 
 def _silence(stream: TextIO) -> None:
-    """Point the stream at nothing.
-
-    The interpreter's last flush must not fail and change the exit code.
-    """
+    """Point the stream at nothing: the interpreter's last flush must not change the exit code."""
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), stream.fileno())

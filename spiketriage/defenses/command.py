@@ -129,7 +129,7 @@ def _word(state: StabilizerState) -> str:
 
 
 def _counts(states: Sequence[StabilizerState]) -> str:
-    words = [_word(state) for state in states]
+    words = list(map(_word, states))
     return ", ".join(f"{words.count(word)} {word}" for word in STATES if word in words)
 
 

@@ -252,7 +252,7 @@ def _is_list_of_names(value: object) -> bool:
 def _names(name: str, setting: Setting) -> bool:
     """Whether a key of the table names this setting, and not one of another section."""
     parts = _parts(name)
-    keys = [_plain(key) for key in setting.keys]
+    keys = list(map(_plain, setting.keys))
     if name.startswith("/") and len(keys) != len(parts):
         return False
     return keys[-len(parts) :] == parts and not ELSEWHERE.intersection(keys[:-1])

@@ -44,7 +44,7 @@ def from_tensors(names: Iterable[str], where: str) -> list[Evidence]:
         if _QK_NORM.search(name):
             evidence.append(_seen("qk-norm", "on", f"parameter {name}", where))
             break
-    if names and not any(_EXPERT.search(name) for name in names):
+    if names and not any(map(_EXPERT.search, names)):
         text = f"none of {len(names)} parameters is named after an expert or a router"
         evidence.append(_seen("router-balance", "unneeded", text, where))
     return evidence

@@ -38,7 +38,7 @@ def causes(dossier: Dossier) -> Section:
     table = Table(
         caption="Causes, best supported first",
         columns=CAUSE_COLUMNS,
-        rows=tuple(_cause(cause) for cause in ranked),
+        rows=tuple(map(_cause, ranked)),
     )
     return Section(key=key, title=title, tables=(table,))
 
@@ -61,7 +61,7 @@ def _cause(cause: CauseView) -> Row:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(words.plain(name) for name in names) or "–"
+    return ", ".join(map(words.plain, names)) or "–"
 
 
 def argument(dossier: Dossier) -> Section:
@@ -89,7 +89,7 @@ def untested(dossier: Dossier) -> Section:
     if verdict is None:
         what = "Nothing has been weighed."
         return unfilled(dossier, key=key, title=title, what=what, step="bisect")
-    bullets = [words.plain(item) for item in verdict.not_tested]
+    bullets = list(map(words.plain, verdict.not_tested))
     for finding in dossier.findings:
         if finding.outcome == "not testable":
             name, summary = words.plain(finding.name), words.plain(finding.summary)

@@ -62,14 +62,14 @@ def _cause(verdict: Verdict | None) -> str:
         return "–"
     if verdict.cause:
         return words.plain(verdict.cause)
-    return " or ".join(words.plain(name) for name in verdict.candidates) or "none"
+    return " or ".join(map(words.plain, verdict.candidates)) or "none"
 
 
 def _not_tested(verdict: Verdict | None) -> tuple[str, ...]:
     """What was not tested; a section of its own has the whole list where that is long."""
     if verdict is None:
         return ()
-    names = tuple(words.plain(item) for item in verdict.not_tested)
+    names = tuple(map(words.plain, verdict.not_tested))
     if len(names) <= MAX_UNTESTED:
         return names
     num_left = len(names) - SHOWN_UNTESTED

@@ -146,7 +146,7 @@ def _table(dossier: Dossier, points: Sequence[StepPoint]) -> Table:
         f"Steps near the anchors, alarms and nonfinite values: {len(shown)} of {len(points)} "
         "recorded points"
     )
-    rows = tuple(_row(point) for point in shown)
+    rows = tuple(map(_row, shown))
     return Table(caption=caption, columns=COLUMNS, rows=rows, folded=True)
 
 

@@ -105,7 +105,7 @@ def _objections_first(finding: Finding) -> tuple[bool, int]:
 
 
 def _finding_rows(findings: Iterable[Finding]) -> tuple[Row, ...]:
-    return tuple(_finding(finding) for finding in findings)
+    return tuple(map(_finding, findings))
 
 
 def _finding(finding: Finding) -> Row:

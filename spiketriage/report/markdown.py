@@ -58,9 +58,7 @@ def code(value: str) -> str:
 def _banner(banner: Banner) -> Iterable[str]:
     yield f"## {text(banner.headline)}"
     yield ""
-    yield (
-        f"> **{text(banner.verdict.upper())}** — {' '.join(text(part) for part in banner.summary)}"
-    )
+    yield f"> **{text(banner.verdict.upper())}** — {' '.join(map(text, banner.summary))}"
     yield ""
     if banner.besides:
         yield f"**Besides:** {text(banner.besides)}"
@@ -71,10 +69,7 @@ def _banner(banner: Banner) -> Iterable[str]:
     yield f"| **Class** | {text(banner.cause_class)} |"
     yield f"| **Where** | {code(banner.where)} |"
     yield f"| **Repair** | {text(banner.repair)} |"
-    yield (
-        "| **Not tested** | "
-        f"{'; '.join(text(item) for item in banner.not_tested) or 'nothing named'} |"
-    )
+    yield f"| **Not tested** | {'; '.join(map(text, banner.not_tested)) or 'nothing named'} |"
     yield f"| **Next** | {code(banner.next_command)} |"
 
 

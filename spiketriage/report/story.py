@@ -97,7 +97,7 @@ def _alarms(alarms: Sequence[StepPoint]) -> Table:
     caption = "Alarms raised on the recorded steps"
     if len(spans) > MAX_ALARMS:
         caption = f"{caption}, first {MAX_ALARMS} of {len(spans)}"
-    rows = tuple(_alarm(span) for span in spans[:MAX_ALARMS])
+    rows = tuple(map(_alarm, spans[:MAX_ALARMS]))
     return Table(caption=caption, columns=ALARM_COLUMNS, rows=rows)
 
 
@@ -140,7 +140,7 @@ def timeline(dossier: Dossier) -> Section:
     table = Table(
         caption="Commands on this incident",
         columns=TIMELINE_COLUMNS,
-        rows=tuple(_command(row) for row in journal),
+        rows=tuple(map(_command, journal)),
     )
     return Section(key=key, title=title, tables=(table,))
 

@@ -23,7 +23,7 @@ def plain(text: str, *, limit: int = MAX_TEXT_CHARS) -> str:
     flat = re.sub(r"\s*[\r\n]+\s*", " ⏎ ", text.strip()).replace("\t", " ")
     if len(flat) > limit:
         flat = f"{flat[:limit]}… ({len(flat) - limit} more characters)"
-    return "".join(_visible(char) for char in flat)
+    return "".join(map(_visible, flat))
 
 
 def _visible(char: str) -> str:

@@ -29,20 +29,20 @@ def run(
         BusyError: another command holds the incident.
 
     """
-    found = store.find(run_folder, incidents=incidents, wanted=incident)
+    opened = store.find(run_folder, incidents=incidents, wanted=incident)
     # Journalled as `report` even when `triage` calls it: a row that is shown would change the next
     # report.
     if verb(" ".join(argv)) == "report":
         typed = argv
     else:
         typed = ("spiketriage", "report", str(run_folder))
-    with found.session(typed) as session:
-        dossier = found.dossier()
+    with opened.session(typed) as session:
+        dossier = opened.dossier()
         report = build.build(dossier)
-        folder = found.folder / "report"
+        folder = opened.folder / "report"
         write(folder, render(dossier, report))
         session.exit_code = 0
-    return _result(found.id, folder, report, _following(dossier, run_folder, incidents, found.id))
+    return _result(opened.id, folder, report, _following(dossier, run_folder, incidents, opened.id))
 
 
 def _following(dossier: Dossier, run_folder: Path, incidents: Path | None, incident: str) -> str:

@@ -66,7 +66,7 @@ def run(path: Path, *, deep: bool = False, executor: Executor | None = None) -> 
         path = path.absolute()  # its workers have other current folders
     seen = look(path)
     claims = claims_on(seen)
-    if seen.is_folder and not any(_is_whole_folder(claim) for claim in claims):
+    if seen.is_folder and not any(map(_is_whole_folder, claims)):
         discovery = discover(path)
         if any(claim.path != path for claim in discovery.claims):
             return inventory(path, discovery)

@@ -127,3 +127,12 @@ def test_inspect_shows_the_sentence_of_a_folder_of_dumps(tmp_path):
     ]
     (run / "good" / "trace_rank_1").unlink()
     assert sum("collectives: " in line for line in inspect.run(run).lines) == 1
+
+
+def test_inspect_names_a_dump_that_could_not_be_compared(tmp_path):
+    run = run_with(tmp_path / "run", bad="fr_desync")
+    whole = (EVENTS / "fr_desync" / "trace_rank_1").read_bytes()
+    (run / "bad" / "trace_rank_2").write_bytes(whole[: len(whole) // 2])
+    lines = [line for line in inspect.run(run).lines if "not compared: " in line]
+    assert len(lines) == 1
+    assert "trace_rank_2" in lines[0]

@@ -115,7 +115,7 @@ def _event(reported: Finding, kernel: KernelLine, line: TextLine) -> Event:
 def claims(look: Look, /) -> float:
     """Sure of driver messages and journal entries, convinced by the kernel's stamps."""
     lines = head_lines(look)
-    parsed = [kernel_line(text) for text in lines]
+    parsed = list(map(kernel_line, lines))
     if any("NVRM: " in kernel.message and kernel.stamped for kernel in parsed):
         return 0.95
     if any(JOURNAL_MARK in text and text.startswith("{") for text in lines):

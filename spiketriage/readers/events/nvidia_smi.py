@@ -1,6 +1,4 @@
-"""Reads `nvidia-smi -q -x`.
-
-Error counters, remapped rows, retired pages and slowdowns of every GPU.
+"""Reads `nvidia-smi -q -x`: errors, remapped rows, retired pages and slowdowns of every GPU.
 
 This module never runs nvidia-smi and never reads `N/A` as zero.
 """
@@ -91,6 +89,11 @@ _KEPT = re.compile(
 )
 
 
+_ERROR: Severity = "error"
+_WARNING: Severity = "warning"
+_INFO: Severity = "info"
+
+
 class _Gpu:
     """One `<gpu>` element and where its facts go."""
 
@@ -101,11 +104,10 @@ class _Gpu:
         self.problems: list[str] = []
 
     def event(self, kind: str, severity: Severity, sentence: str) -> Event:
-        told = short(f"GPU {self.device}: {sentence}")
         return Event(
             kind=kind,
             severity=severity,
-            sentence=told,
+            sentence=short(f"GPU {self.device}: {sentence}"),
             source=self._source,
             at=self._at,
             device=self.device,
@@ -133,30 +135,22 @@ class _Gpu:
         yield from self._link()
 
     def _ecc(self, period: ElementTree.Element) -> Iterator[Event]:
+        """Uncorrectable errors since the driver was loaded are news; older ones are history."""
+        since, if_uncorrectable = "in the GPU's life", _WARNING
         if period.tag == "volatile":
-            since = "since the driver was loaded"
-        else:
-            since = "in the GPU's life"
+            since, if_uncorrectable = "since the driver was loaded", _ERROR
         for name, element in leaves(period):
-            older = name.startswith(
-                ("single_bit", "double_bit")
-            )  # before Ampere: one element a memory, and a total
-            if element.tag == "sram_threshold_exceeded" or (older and not name.endswith(" total")):
+            if element.tag == "sram_threshold_exceeded":
+                continue
+            # Before Ampere there is one element a memory, and a total.
+            if name.startswith(("single_bit", "double_bit")) and not name.endswith(" total"):
                 continue
             count = self.count(element)
             if not count:
                 continue
-            uncorrectable = "uncorrectable" in name or name.startswith("double_bit")
-            severity: Severity = "info"
-            if uncorrectable:
-                if period.tag == "volatile":
-                    severity = "error"
-                else:
-                    severity = "warning"
-            if uncorrectable:
-                kind = "ecc-uncorrectable"
-            else:
-                kind = "ecc-correctable"
+            kind, severity = "ecc-correctable", _INFO
+            if "uncorrectable" in name or name.startswith("double_bit"):
+                kind, severity = "ecc-uncorrectable", if_uncorrectable
             yield self.event(kind, severity, f"{count} ECC errors {since}: {name}")
 
     def _slowdowns(self) -> Iterator[Event]:
@@ -167,22 +161,24 @@ class _Gpu:
                     yield self.event("slowdown", severity, sentence)
 
     def _link(self) -> Iterator[Event]:
-        now, most = (
-            integer(text(self._element, f".//link_widths/{which}_link_width").removesuffix("x"))
-            for which in ("current", "max")
-        )
+        now, most = self._lanes("current"), self._lanes("max")
         if now and most and now < most:
-            yield self.event(
-                "pcie-link-width", "warning", f"the PCIe link has {now} of {most} lanes"
-            )
+            sentence = f"the PCIe link has {now} of {most} lanes"
+            yield self.event("pcie-link-width", "warning", sentence)
+
+    def _lanes(self, which: str) -> int | None:
+        width = text(self._element, f".//link_widths/{which}_link_width")
+        return integer(width.removesuffix("x"))
 
     def count(self, element: ElementTree.Element | None) -> int | None:
-        """The counter in `element`.
+        """The counter in `element`; None where it is absent, `N/A`, or no number.
 
-        None where it is absent, `N/A`, or no number (which is a problem).
+        What is no number is a problem too.
         """
-        written = ((element.text if element is not None else "") or "").strip()
-        if element is None or written.lower() in _UNKNOWN:
+        if element is None:
+            return None
+        written = (element.text or "").strip()
+        if written.lower() in _UNKNOWN:
             return None
         value = integer(written)
         if value is None or value < 0:
@@ -209,9 +205,7 @@ class _Gpu:
 def leaves(
     element: ElementTree.Element, above: str = ""
 ) -> Iterator[tuple[str, ElementTree.Element]]:
-    """Every element without children below `element`, with the tags that lead to it.
-
-    `element` itself if it has none.
+    """Every element without children below `element`, or itself, with the tags that lead to it.
 
     Volatile and aggregate counters bear the same names, so the last tag alone would not do.
     """
@@ -277,10 +271,7 @@ def _without_ecc(gpus: list[_Gpu]) -> tuple[str, ...]:
     for gpu in gpus:
         if dict(gpu.identity()).get(f"{gpu.device} current_ecc") == "Disabled":
             off.append(gpu.device)
-    if off:
-        return (
-            short(
-                f"ECC is switched off on GPU {', '.join(off)}: memory errors there are not counted"
-            ),
-        )
-    return ()
+    if not off:
+        return ()
+    gpus_off = f"ECC is switched off on GPU {', '.join(off)}"
+    return (short(f"{gpus_off}: memory errors there are not counted"),)

@@ -46,54 +46,39 @@ class NvlinkScanner:
         gpu = _GPU.match(line.text)
         if gpu and len(self._gpus) < MAX_GPUS:
             self._gpus.append(_Gpu(index=gpu[1], name=gpu[2], uuid=gpu[3]))
-        elif (link := _LINK.match(line.text)) and self._gpus:
+            return
+        link = _LINK.match(line.text)
+        if link and self._gpus:
             yield from self._link(self._gpus[-1], link[1], link[2].strip(), line)
 
     def _link(self, gpu: _Gpu, number: str, state: str, line: TextLine) -> Iterator[Event]:
-        device = f"gpu:{gpu.index}"
-        speed = _SPEED.match(state)
+        name = f"NVLink {number} of GPU {gpu.index}"
+        speed, errors = _SPEED.match(state), _ERRORS.match(state)
         if speed:
             gpu.speeds[number] = speed[1]
-        elif errors := _ERRORS.match(state):
-            count = integer(errors[2])
-            if count is None and errors[2] != "N/A" and len(self._problems) < MAX_GPUS:
+        elif errors:
+            what, written = errors[1].strip(), errors[2]
+            count = integer(written)
+            if count is None and written != "N/A" and len(self._problems) < MAX_GPUS:
                 self._problems.append(
-                    f"{self._source} line {line.number}: expected a count, found {errors[2]!r}"
+                    f"{self._source} line {line.number}: expected a count, found {written!r}"
                 )
             if count:
-                told = f"NVLink {number} of GPU {gpu.index}: {count} {errors[1].strip()}"
-                yield self._event("nvlink-errors", "warning", told, device, line)
+                yield _event("nvlink-errors", "warning", f"{name}: {count} {what}", gpu, line)
         elif "inactive" in state.lower():
             gpu.speeds[number] = "inactive"
-            yield self._event(
-                "nvlink-inactive",
-                "error",
-                f"NVLink {number} of GPU {gpu.index} is down",
-                device,
-                line,
-            )
-
-    def _event(
-        self, kind: str, severity: Severity, sentence: str, device: str, line: TextLine
-    ) -> Event:
-        return Event(
-            kind=kind,
-            severity=severity,
-            sentence=sentence,
-            source=line.source,
-            line=line.number,
-            device=device,
-        )
+            yield _event("nvlink-inactive", "error", f"{name} is down", gpu, line)
 
     def finish(self, events: list[Event], /) -> list[Event]:
         """Add the GPUs that have fewer links than the others."""
-        usual = Counter(len(gpu.speeds) for gpu in self._gpus if gpu.speeds).most_common(1)
+        num_links = [len(gpu.speeds) for gpu in self._gpus if gpu.speeds]
+        if not num_links:
+            return events
+        [(usual, _)] = Counter(num_links).most_common(1)
         for gpu in self._gpus:
-            if usual and 0 < len(gpu.speeds) < usual[0][0]:
-                sentence = (
-                    f"GPU {gpu.index} lists {len(gpu.speeds)} NVLinks where others list "
-                    f"{usual[0][0]}"
-                )
+            if 0 < len(gpu.speeds) < usual:
+                seen = f"lists {len(gpu.speeds)} NVLinks where others list {usual}"
+                sentence = f"GPU {gpu.index} {seen}"
                 events.append(
                     Event(
                         kind="nvlink-missing",
@@ -107,28 +92,36 @@ class NvlinkScanner:
 
     def identity(self) -> Mapping[str, str]:
         """Each GPU's name and UUID, and its links by speed in GB/s."""
-        told = {"num_gpus": str(len(self._gpus))}
+        identity = {"num_gpus": str(len(self._gpus))}
         for gpu in self._gpus:
             speeds = Counter(gpu.speeds.values())
-            told[f"gpu:{gpu.index} name"] = gpu.name
-            told[f"gpu:{gpu.index} uuid"] = gpu.uuid
-            told[f"gpu:{gpu.index} links"] = short(
-                ", ".join(f"{count} x {speed}" for speed, count in speeds.items())
-            )
-        return told
+            links = ", ".join(f"{count} x {speed}" for speed, count in speeds.items())
+            identity[f"gpu:{gpu.index} name"] = gpu.name
+            identity[f"gpu:{gpu.index} uuid"] = gpu.uuid
+            identity[f"gpu:{gpu.index} links"] = short(links)
+        return identity
 
     def problems(self) -> tuple[str, ...]:
         """Counters that are no numbers, and a file without GPUs."""
-        none = (
-            ()
-            if self._gpus
-            else (f"{self._source}: expected lines 'GPU n: name (UUID: …)', found none",)
-        )
-        return (*none, *self._problems)
+        if self._gpus:
+            return tuple(self._problems)
+        expected = "expected lines 'GPU n: name (UUID: …)', found none"
+        return (f"{self._source}: {expected}", *self._problems)
 
     def notes(self) -> tuple[str, ...]:
         """Nothing beyond `CANNOT`."""
         return ()
+
+
+def _event(kind: str, severity: Severity, sentence: str, gpu: _Gpu, line: TextLine) -> Event:
+    return Event(
+        kind=kind,
+        severity=severity,
+        sentence=sentence,
+        source=line.source,
+        line=line.number,
+        device=f"gpu:{gpu.index}",
+    )
 
 
 def claims(look: Look, /) -> float:
@@ -136,7 +129,7 @@ def claims(look: Look, /) -> float:
     lines = head_lines(look)
     if not lines or not _GPU.match(lines[0]):
         return 0.0
-    if any(_LINK.match(text) for text in lines):
+    if any(map(_LINK.match, lines)):
         return 0.95
     return 0.3
 

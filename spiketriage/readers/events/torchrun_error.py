@@ -33,6 +33,10 @@ _RANK = re.compile(r"(\d{1,9}) \(local_rank: (\d{1,9})\)")
 _EXIT = re.compile(r"(-?\d{1,9})\s*\(pid: (\d{1,10})\)")
 
 
+_FATAL: Severity = "fatal"
+_ERROR: Severity = "error"
+
+
 class FailureScanner:
     """Follows torchrun's failure block field by field."""
 
@@ -56,28 +60,26 @@ class FailureScanner:
         elif _ENTRY.search(text[-64:]):
             yield from self._close()
             self._line, self._source = line.number, line.source
-        elif field := _FIELD.search(text[:4096]):
-            self._fields.setdefault(field[1], field[2].strip())
+        else:
+            field = _FIELD.search(text[:4096])
+            if field is not None:
+                self._fields.setdefault(field[1], field[2].strip())
 
     def _close(self) -> Iterator[Event]:
         fields, self._fields = self._fields, {}
         rank, code = _RANK.match(fields.get("rank", "")), _EXIT.match(fields.get("exitcode", ""))
         if rank is None and code is None:
             return
-        root = self._section == "root"
-        severity: Severity = "fatal" if root else "error"
-        if rank:
-            named = f"rank {rank[1]} (local rank {rank[2]})"
-        else:
-            named = "a worker"
+        what, severity = "died", _ERROR
+        if self._section == "root":
+            what, severity = "died first, as far as torchrun saw", _FATAL
+        who = f"rank {rank[1]} (local rank {rank[2]})" if rank else "a worker"
+        exit_code = code[1] if code else "unknown"
         why = fields.get("traceback", "")
-        seen = " first, as far as torchrun saw" if root else ""
         yield Event(
             kind="worker-failure",
             severity=severity,
-            sentence=short(
-                f"{named} died{seen}: exit code {code[1] if code else 'unknown'}; {why}"
-            ),
+            sentence=short(f"{who} {what}: exit code {exit_code}; {why}"),
             source=self._source,
             line=self._line or None,
             at=fields.get("time", "")[:40],
@@ -104,42 +106,37 @@ class FailureScanner:
 
 
 def _from_json(path: Path, content: Mapping[str, Any]) -> EventFacts:
-    message = content.get("message")
-    if isinstance(message, dict):
-        told = message
-    else:
-        told = {"message": message}
-    extra = mapping(told.get("extraInfo"))
+    raised: Mapping[str, Any] = content
+    if isinstance(content.get("message"), dict):
+        raised = content["message"]
+    message = raised.get("message")
+    problems = []
+    if not isinstance(message, str):
+        problems.append(f"{path.name}: expected a message, found none")
+    extra = mapping(raised.get("extraInfo"))
     stamp = str(extra.get("timestamp", ""))[:40]
     seconds = integer(stamp)
-    problems = (
-        ()
-        if isinstance(told.get("message"), str)
-        else (f"{path.name}: expected a message, found none",)
-    )
     event = Event(
         kind="worker-exception",
         severity="fatal",
-        sentence=short(
-            f"a worker raised {told.get('message') or 'something that it did not name'}"
-        ),
+        sentence=short(f"a worker raised {message or 'something that it did not name'}"),
         source=path.name,
         at=stamp,
         time_s=float(seconds) if seconds is not None else None,
-        code=whole(told.get("errorCode")),
+        code=whole(raised.get("errorCode")),
     )
+    identity = {}
     where = re.search(r"attempt_(\d{1,6})/(\d{1,6})/[^/]*$", path.as_posix())
     if where:
         identity = {"attempt": where[1], "local_rank": where[2]}
-    else:
-        identity = {}
+    if "py_callstack" in extra:
+        identity["traceback"] = str(extra["py_callstack"])[-4000:]
     return EventFacts(
         format=NAME,
         path=path,
         events=(event,),
-        identity=identity
-        | ({"traceback": str(extra["py_callstack"])[-4000:]} if "py_callstack" in extra else {}),
-        problems=problems,
+        identity=identity,
+        problems=tuple(problems),
         notes=("error.json names no rank: the folder's number is the local rank on one node",),
     )
 
@@ -150,11 +147,8 @@ def claims(look: Look, /) -> float:
     if not lines:
         return 0.0
     start = look.head.lstrip()
-    if (
-        start.startswith(b"{")
-        and b'"message"' in start[:64]
-        and (b"py_callstack" in start or b"extraInfo" in start)
-    ):
+    has_message = start.startswith(b"{") and b'"message"' in start[:64]
+    if has_message and (b"py_callstack" in start or b"extraInfo" in start):
         return 0.97
     if any(ROOT_CAUSE in text for text in lines):
         return 0.9

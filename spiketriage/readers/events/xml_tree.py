@@ -1,6 +1,4 @@
-"""An XML tree from a file that somebody else wrote.
-
-No entities, no external files, bounded depth and size.
+"""An XML tree from a file that somebody else wrote: no entities, bounded depth and size.
 
 This module never expands an entity that the file declares and never keeps less than what came
 before the damage.
@@ -80,11 +78,8 @@ def parse(path: Path, data: bytes) -> XmlTree:
     builder, problem = _Builder(path), ""
     try:
         builder.parser.Parse(data, True)
-    except (
-        expat.ExpatError,
-        ValueError,
-        LookupError,
-    ) as error:  # the latter two: an encoding that does not exist
+    # The latter two are raised for an encoding that does not exist.
+    except (expat.ExpatError, ValueError, LookupError) as error:
         problem = f"{path.name}: is not XML to its end, what comes before is used: {error}"
     root = builder.close()
     if root is None:
