@@ -1,6 +1,4 @@
-"""The process that copies evidence.
-
-`python -m spiketriage.evidence.collect`, told what to do on stdin.
+"""The process that copies evidence: `python -m spiketriage.evidence.collect`, its job on stdin.
 
 It runs apart so that a read that never returns costs its collector only; it never opens a source
 for writing.
@@ -30,9 +28,8 @@ from spiketriage.nouns.incident import Artifact, RunSettings
 from spiketriage.readers.checkpoints.generations import read_generation, read_generations
 from spiketriage.readers.settings import read_settings
 
-GENERATIONS = (
-    "generations"  # not a copy but a measurement: digest and finiteness of candidate generations
-)
+# not a copy but a measurement: digest and finiteness of candidate generations
+GENERATIONS = "generations"
 NUM_CANDIDATES = 2
 ALIVE_BYTES = 1 << 26
 
@@ -177,9 +174,8 @@ def stream_copy(source: Path, target: Path, states: tuple[Any, ...]) -> int:
             nonlocal since_alive
             try:
                 stream.write(chunk)
-            except (
-                OSError
-            ) as error:  # told apart from an error of reading, which costs this item only
+            except OSError as error:
+                # told apart from an error of reading, which costs this item only
                 raise PartialError(f"{draft}: cannot be written: {error}") from error
             since_alive += len(chunk)
             if since_alive > ALIVE_BYTES:
@@ -196,10 +192,7 @@ def stream_copy(source: Path, target: Path, states: tuple[Any, ...]) -> int:
 
 
 def _reserve(handle: int, num_bytes: int) -> None:
-    """Ask for the space at once.
-
-    It fails early on a full disk, and is a quarter faster (performance.md §1).
-    """
+    """Ask for the space at once, which fails early on a full disk and is a quarter faster."""
     if not num_bytes:
         return
     try:

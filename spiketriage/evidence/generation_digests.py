@@ -26,10 +26,7 @@ NAME = "generation-digests"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generations:
-    """What was measured, and the finding.
-
-    `differing` has a sentence for each file, as has `unmeasured`.
-    """
+    """What was measured, and the finding; `differing` and `unmeasured` say a sentence a file."""
 
     facts: tuple[GenerationFacts, ...]
     measured: tuple[GenerationFacts, ...]
@@ -46,7 +43,7 @@ class _Difference:
     path: str
     expected: str
     seen: str
-    told: str = ""
+    sentence: str = ""
     note: str = ""
 
     @property
@@ -54,18 +51,16 @@ class _Difference:
         """The file's path on this machine."""
         return str(self.generation.path / self.path)
 
-    def sentence(self, run: Path) -> str:
-        """The sentence for people, with the tensor if it could be told."""
-        if self.told:
-            return self.told.replace(f"{run}/", "")
+    def in_words(self, run: Path) -> str:
+        """The sentence for people, with the tensor where a problem of the generation names it."""
+        if self.sentence:
+            return self.sentence.replace(f"{run}/", "")
         where = layout.artifact_path(run, self.generation.path / self.path)
-        told = next(
-            (text for text in self.generation.problems if f"/{self.path}: digest" in text), ""
-        )
-        if "(tensor" in told:
-            tensor = f" {told[told.index('(tensor') :]}"
-        else:
-            tensor = ""
+        tensor = ""
+        for problem in self.generation.problems:
+            if f"/{self.path}: digest" in problem and "(tensor" in problem:
+                tensor = f" {problem[problem.index('(tensor') :]}"
+                break
         return f"{where}: {self.note}expected {self.expected}, found {self.seen}{tensor}"
 
     @property
@@ -79,16 +74,13 @@ class _Difference:
 def examine_generations(
     incident_folder: Path, settings: RunSettings, dossier: Dossier, executor: Executor | None = None
 ) -> Generations:
-    """Read every file of every generation once.
-
-    One that the run has deleted is read where it is pinned.
-    """
+    """Read every file of every generation once; what the run has deleted, where it is pinned."""
     try:
         facts = read_generations(settings.checkpoints, verify=True, executor=executor)
         facts += _deleted(incident_folder, settings, dossier, facts, executor)
     except EvidenceError as error:
-        told = untestable(NAME, error.message, judged=False)
-        return Generations(facts=(), measured=(), differing=(error.message,), finding=told)
+        finding = untestable(NAME, error.message, judged=False)
+        return Generations(facts=(), measured=(), differing=(error.message,), finding=finding)
     unfinished = tuple(one for one in facts if gaps.unfinished(one))
     frozen = {
         one.name: one for one in evidence.frozen_generations(dossier, incident_folder, settings)
@@ -97,16 +89,19 @@ def examine_generations(
         problem for one in facts for problem in one.problems if unmeasured_path(problem)
     )
     lost = {unmeasured_path(problem) for problem in unmeasured}
-    differences = [
-        difference
-        for one in facts
-        for difference in (
-            _differences(incident_folder, one)
-            if one.layout == NATIVE
-            else _foreign(one, frozen.get(one.name))
-        )
-        if not unmeasured_path(difference.told) and (difference.told or difference.file not in lost)
-    ]
+    differences = []
+    for generation in facts:
+        if generation.layout == NATIVE:
+            seen = _differences(incident_folder, generation)
+        else:
+            seen = _foreign(generation, frozen.get(generation.name))
+        for difference in seen:
+            if difference.sentence:
+                is_lost = bool(unmeasured_path(difference.sentence))
+            else:
+                is_lost = difference.file in lost
+            if not is_lost:
+                differences.append(difference)
     facts = tuple(_with_changes(one, differences) for one in facts)
     return Generations(
         facts=facts,
@@ -116,7 +111,7 @@ def examine_generations(
             if not any(map(unmeasured_path, one.problems))
         ),
         differing=(
-            *(one.sentence(settings.run) for one in differences),
+            *(one.in_words(settings.run) for one in differences),
             *_nothing_complete(facts, unfinished),
         ),
         finding=_finding(facts, unfinished, differences, unmeasured, settings.run),
@@ -127,7 +122,7 @@ def examine_generations(
 def _with_changes(
     generation: GenerationFacts, differences: Sequence[_Difference]
 ) -> GenerationFacts:
-    """A generation of other people's layout that is no longer what was frozen must not be replayed from."""
+    """A foreign checkpoint that is no longer what was frozen has a problem: no replay from it."""
     changed = []
     for one in differences:
         if one.note and one.generation.name == generation.name:
@@ -140,7 +135,7 @@ def _with_changes(
 def _against_the_freeze(
     generation: GenerationFacts, frozen: GenerationFacts | None
 ) -> GenerationFacts:
-    """Its digests as the first to read it saw them, so that the next `hash` compares with those again."""
+    """Its digests as whoever read it first saw them, for the next `hash` to compare with again."""
     if generation.layout == NATIVE or frozen is None:
         return generation
     return replace(generation, file_digests={**generation.file_digests, **frozen.file_digests})
@@ -174,11 +169,11 @@ def _deleted(
 
 
 def _foreign(generation: GenerationFacts, frozen: GenerationFacts | None) -> list[_Difference]:
-    """Damage that the layout itself shows, then files that are not what they were when they were frozen."""
+    """Damage that the layout itself shows, then files that are not what was frozen."""
     found = []
     for problem in generation.problems:
         found.append(
-            _Difference(generation=generation, path="", expected="", seen="", told=problem)
+            _Difference(generation=generation, path="", expected="", seen="", sentence=problem)
         )
     before = frozen.file_digests if frozen is not None else {}
     for path, expected in before.items():
@@ -194,36 +189,28 @@ def _foreign(generation: GenerationFacts, frozen: GenerationFacts | None) -> lis
 
 
 def _differences(incident_folder: Path, generation: GenerationFacts) -> list[_Difference]:
-    found: list[_Difference] = []
+    """Files of a generation of ours that are not what its manifest says."""
+    differences: list[_Difference] = []
     manifest = generation.manifest
+
+    def differs(path: str, expected: str, seen: str) -> None:
+        differences.append(
+            _Difference(generation=generation, path=path, expected=expected, seen=seen)
+        )
+
     if gaps.unfinished(generation):
-        return found  # nobody has promised that its files are whole
+        return differences  # nobody has promised that its files are whole
     if manifest is None and evidence.frozen_manifest(incident_folder, generation.name) is not None:
-        told = _Difference(
-            generation=generation, path=MANIFEST_NAME, expected="as frozen", seen="unreadable"
-        )
-        found.append(told)
+        differs(MANIFEST_NAME, "as frozen", "unreadable")
     if not generation.complete and (generation.path / COMPLETE_NAME).exists():
-        expected, seen = "the digest of MANIFEST.json", "another"
-        found.append(
-            _Difference(generation=generation, path=COMPLETE_NAME, expected=expected, seen=seen)
-        )
-    if manifest is None and not found:
-        told = _Difference(
-            generation=generation,
-            path=MANIFEST_NAME,
-            expected="a manifest",
-            seen="none that is intact",
-        )
-        found.append(told)
+        differs(COMPLETE_NAME, "the digest of MANIFEST.json", "another")
+    if manifest is None and not differences:
+        differs(MANIFEST_NAME, "a manifest", "none that is intact")
     for entry in manifest.files if manifest is not None else ():
         seen = generation.file_digests.get(entry.path, "nothing that can be read")
         if seen != entry.digest:
-            told = _Difference(
-                generation=generation, path=entry.path, expected=entry.digest, seen=seen
-            )
-            found.append(told)
-    return found
+            differs(entry.path, entry.digest, seen)
+    return differences
 
 
 def _finding(
@@ -241,8 +228,8 @@ def _finding(
             NAME, f"no generation is complete: {gaps.counted_unfinished(unfinished)}", judged=False
         )
     if not differences and unmeasured:
-        told = f"{counted(len(unmeasured), 'file')} could not be measured: {unmeasured[0]}"
-        return untestable(NAME, told, judged=False)
+        why = f"{counted(len(unmeasured), 'file')} could not be measured: {unmeasured[0]}"
+        return untestable(NAME, why, judged=False)
     if not differences:
         but = f"; not compared: {gaps.counted_unfinished(unfinished)}" if unfinished else ""
         has_manifests = any(one.layout == NATIVE for one in facts)
@@ -270,7 +257,7 @@ def _finding(
             path=layout.artifact_path(run, first.generation.path / first.path),
         ),
         expected=first.expected or "a checkpoint that its layout vouches for",
-        seen=first.seen or first.sentence(run),
+        seen=first.seen or first.in_words(run),
         magnitude=float(len(differences)),
         judged=False,
     )

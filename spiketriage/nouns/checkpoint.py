@@ -121,7 +121,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFacts:
-    """One tensor: `dtype` in the spelling of safetensors (F32, BF16, F8_E4M3, I64 …), `shape` of the whole.
+    """One tensor: `dtype` as safetensors spells it (F32, BF16, F8_E4M3 …), `shape` of the whole.
 
     `parameter` is the name of the parameter that an optimizer tensor belongs to, empty where that
     is ambiguous.

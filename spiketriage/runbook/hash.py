@@ -1,6 +1,4 @@
-"""`spiketriage hash`.
-
-Digest every artifact in one read pass, and name what differs from manifest or index.
+"""`spiketriage hash`: digest every artifact, and name what differs from manifest or index.
 
 This module never repairs anything and never judges a cause: it says which bytes are not those on
 record.
@@ -161,10 +159,7 @@ def _source(examined: _Examined, artifact: Artifact, source: Path) -> None:
 
 
 def _code(folder: Path, settings: RunSettings, generations: Generations) -> Iterator[str]:
-    """Code trees against the manifests that name them.
-
-    Context, since a change of code accuses nobody.
-    """
+    """Code trees against the manifests that name them: context, since that accuses nobody."""
     seen: dict[str, str] = {}
     for facts in generations.facts:
         manifest = facts.manifest
@@ -181,10 +176,7 @@ def _code(folder: Path, settings: RunSettings, generations: Generations) -> Iter
 
 
 def _not_visible(dossier: Dossier, generations: Generations) -> Iterator[str]:
-    """What a clean result does not rule out.
-
-    No checksums, unfinished saves, generations that nobody read before.
-    """
+    """What a clean result does not rule out: no checksum, unfinished, never read before."""
     foreign = [one for one in generations.facts if one.layout != NATIVE]
     without = [one for one in foreign if any("has no checksum" in note for note in one.notes)]
     if without:

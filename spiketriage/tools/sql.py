@@ -111,7 +111,7 @@ def table(
 
 
 def _fitting(widths: Sequence[int], room: int) -> list[int]:
-    """The widths of as many columns as have room beside each other when each is cut as far as it may be."""
+    """The widths of the first columns, as many as have room when each is cut as far as may be."""
     taken = -len(GAP)
     fitted: list[int] = []
     for width in widths:

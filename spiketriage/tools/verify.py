@@ -1,6 +1,4 @@
-"""`spiketriage verify`.
-
-Is the incident still what was frozen and recorded, file by file and row by row.
+"""`spiketriage verify`: is the incident still what was frozen and recorded, by file and by row.
 
 This module never takes the lease, never writes, and never follows a manifest's path out of
 `evidence/`.
@@ -44,7 +42,7 @@ def run(
     argv: Sequence[str],
     deep: bool = False,
 ) -> StepResult:
-    """Examine the record, the copied evidence, and the evidence left in place (`deep`: its digests too).
+    """Examine the record, the copies, and what was left in place (`deep`: its digests too).
 
     Raises:
         RefusedError: there is no incident.
@@ -90,7 +88,7 @@ def _examine(found: Incident, run_folder: Path, *, deep: bool) -> tuple[Examined
 
 
 def _sealed(dossier: Dossier, evidence: Path) -> Iterator[str]:
-    """The bag against the journal: a file, its line and the tag manifest can be changed together."""
+    """The bag against the journal: a file and every line about it can be changed together."""
     path = evidence / TAG_MANIFEST
     if dossier.journal:
         expected = dossier.journal[-1].evidence
@@ -215,10 +213,7 @@ def _artifact(artifact: Artifact, run_folder: Path, folder: Path, *, deep: bool)
 
 
 def _located(artifact: Artifact, run_folder: Path, folder: Path) -> Path | None:
-    """Where the artifact lies now.
-
-    At its place, else its hard link, which outlives a trainer's rotation.
-    """
+    """Where the artifact lies now: at its place, else at its hard link, which outlives it there."""
     source = run_folder / artifact.path
     return next(
         (path for path in (source, layout.pinned(folder, run_folder, source)) if path.exists()),

@@ -1,14 +1,11 @@
-"""The native generation: a folder whose `MANIFEST.json` lists every file and field, and whose
-`COMPLETE` comes last.
+"""The native generation: a folder with a `MANIFEST.json` of every file, and `COMPLETE` put last.
 
 `COMPLETE` holds the digest of the manifest; this module describes the files and never reads a
 tensor.
 
     step-000040/
-      tensors/.metadata __0_0.distcp …   torch.distributed.checkpoint; keys as `tensor_key` makes
-      them
-      rank-00000.json …                  what is no tensor: scheduler, scaler, guard, RNG, data
-      cursor
+      tensors/.metadata __0_0.distcp …   torch.distributed.checkpoint; keys made by `tensor_key`
+      rank-00000.json …                  no tensors: scheduler, scaler, guard, RNG, data cursor
       MANIFEST.json COMPLETE
 """
 
@@ -124,7 +121,7 @@ def from_json(value: Mapping[str, Any]) -> Manifest:
 
 
 def rank_disagreements(manifest: Manifest) -> tuple[str, ...]:
-    """One sentence for each rank whose parameters are not those that the first rank holds under the same name.
+    """A sentence for each rank whose parameters are not what the first holds under the same name.
 
     A piece of a sharded tensor has a name of its own (`<name>@<mesh dimension>=<coordinate>`), so
     that what two ranks call alike is meant to be alike.
