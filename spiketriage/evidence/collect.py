@@ -114,11 +114,11 @@ def copy(item: Item, target: Path, path: str) -> tuple[Artifact, str]:
         size_bytes, mtime_ns = len(item.content), 0
         write(target, item.content)
     else:
-        found = _regular(item.source)
-        size_bytes, mtime_ns = found.st_size, found.st_mtime_ns
-        if not _is_copy(target, found):
+        status = _regular(item.source)
+        size_bytes, mtime_ns = status.st_size, status.st_mtime_ns
+        if not _is_copy(target, status):
             size_bytes = stream_copy(item.source, target, (quick, slow))
-            if size_bytes == found.st_size:
+            if size_bytes == status.st_size:
                 note = ""
             else:
                 note = "grew or shrank while it was copied"
@@ -139,20 +139,20 @@ def copy(item: Item, target: Path, path: str) -> tuple[Artifact, str]:
 
 def _regular(source: Path) -> os.stat_result:
     try:
-        found = source.stat()
+        status = source.stat()
     except OSError as error:
         raise EvidenceError(f"cannot be read: {error.strerror or error}") from error
-    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for a writer
+    if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for a writer
         raise EvidenceError("is not a regular file")
-    return found
+    return status
 
 
-def _is_copy(target: Path, found: os.stat_result) -> bool:
+def _is_copy(target: Path, status: os.stat_result) -> bool:
     try:
         held = target.stat()
     except FileNotFoundError:
         return False
-    return (held.st_size, held.st_mtime_ns) == (found.st_size, found.st_mtime_ns)
+    return (held.st_size, held.st_mtime_ns) == (status.st_size, status.st_mtime_ns)
 
 
 def stream_copy(source: Path, target: Path, states: tuple[Any, ...]) -> int:
@@ -164,11 +164,11 @@ def stream_copy(source: Path, target: Path, states: tuple[Any, ...]) -> int:
         EvidenceError: the source cannot be read.
         OSError, PartialError: the copy cannot be written; the cause of the latter is an OSError.
     """
-    found = source.stat()
+    status = source.stat()
     draft = target.with_name(f".{target.name[:50]}.partial")
     since_alive = 0
     with draft.open("wb") as stream:
-        _reserve(stream.fileno(), found.st_size)
+        _reserve(stream.fileno(), status.st_size)
 
         def alive(chunk: memoryview) -> None:
             nonlocal since_alive
@@ -186,7 +186,7 @@ def stream_copy(source: Path, target: Path, states: tuple[Any, ...]) -> int:
         stream.flush()
         stream.truncate(count)
         os.fsync(stream.fileno())
-    os.utime(draft, ns=(found.st_mtime_ns, found.st_mtime_ns))
+    os.utime(draft, ns=(status.st_mtime_ns, status.st_mtime_ns))
     draft.replace(target)
     return count
 

@@ -81,12 +81,16 @@ def examine_generations(
     except EvidenceError as error:
         finding = untestable(NAME, error.message, judged=False)
         return Generations(facts=(), measured=(), differing=(error.message,), finding=finding)
-    unfinished = tuple(one for one in facts if gaps.unfinished(one))
+    unfinished = tuple(generation for generation in facts if gaps.unfinished(generation))
     frozen = {
-        one.name: one for one in evidence.frozen_generations(dossier, incident_folder, settings)
+        generation.name: generation
+        for generation in evidence.frozen_generations(dossier, incident_folder, settings)
     }
     unmeasured = tuple(
-        problem for one in facts for problem in one.problems if unmeasured_path(problem)
+        problem
+        for generation in facts
+        for problem in generation.problems
+        if unmeasured_path(problem)
     )
     lost = {unmeasured_path(problem) for problem in unmeasured}
     differences = []
@@ -102,20 +106,20 @@ def examine_generations(
                 is_lost = difference.file in lost
             if not is_lost:
                 differences.append(difference)
-    facts = tuple(_with_changes(one, differences) for one in facts)
+    facts = tuple(_with_changes(generation, differences) for generation in facts)
     return Generations(
         facts=facts,
         measured=tuple(
-            _against_the_freeze(one, frozen.get(one.name))
-            for one in facts
-            if not any(map(unmeasured_path, one.problems))
+            _against_the_freeze(generation, frozen.get(generation.name))
+            for generation in facts
+            if not any(map(unmeasured_path, generation.problems))
         ),
         differing=(
-            *(one.in_words(settings.run) for one in differences),
+            *(difference.in_words(settings.run) for difference in differences),
             *_nothing_complete(facts, unfinished),
         ),
         finding=_finding(facts, unfinished, differences, unmeasured, settings.run),
-        unmeasured=tuple(one.replace(f"{settings.run}/", "") for one in unmeasured),
+        unmeasured=tuple(problem.replace(f"{settings.run}/", "") for problem in unmeasured),
     )
 
 
@@ -124,9 +128,11 @@ def _with_changes(
 ) -> GenerationFacts:
     """A foreign checkpoint that is no longer what was frozen has a problem: no replay from it."""
     changed = []
-    for one in differences:
-        if one.note and one.generation.name == generation.name:
-            changed.append(f"{one.file}: {one.note}expected {one.expected}, found {one.seen}")
+    for difference in differences:
+        if difference.note and difference.generation.name == generation.name:
+            changed.append(
+                f"{difference.file}: {difference.note}expected {difference.expected}, found {difference.seen}"
+            )
     if changed:
         return replace(generation, problems=(*generation.problems, *changed))
     return generation
@@ -158,21 +164,24 @@ def _deleted(
     facts: tuple[GenerationFacts, ...],
     executor: Executor | None,
 ) -> tuple[GenerationFacts, ...]:
-    gone = {one.name for one in evidence.frozen_generations(dossier, incident_folder, settings)}
-    found = []
-    for name in sorted(gone - {one.name for one in facts}):
+    gone = {
+        generation.name
+        for generation in evidence.frozen_generations(dossier, incident_folder, settings)
+    }
+    generations = []
+    for name in sorted(gone - {generation.name for generation in facts}):
         path = evidence.generation_path(incident_folder, settings, name)
         if path.is_dir():
             root = path.parents[len(Path(name).parts) - 1]
-            found.append(read_generation(root, name, verify=True, executor=executor))
-    return tuple(found)
+            generations.append(read_generation(root, name, verify=True, executor=executor))
+    return tuple(generations)
 
 
 def _foreign(generation: GenerationFacts, frozen: GenerationFacts | None) -> list[_Difference]:
     """Damage that the layout itself shows, then files that are not what was frozen."""
-    found = []
+    differences = []
     for problem in generation.problems:
-        found.append(
+        differences.append(
             _Difference(generation=generation, path="", expected="", seen="", sentence=problem)
         )
     before = frozen.file_digests if frozen is not None else {}
@@ -180,12 +189,12 @@ def _foreign(generation: GenerationFacts, frozen: GenerationFacts | None) -> lis
         seen = generation.file_digests.get(path, "nothing that can be read")
         if seen != expected:
             changed = "changed since the freeze: "
-            found.append(
+            differences.append(
                 _Difference(
                     generation=generation, path=path, expected=expected, seen=seen, note=changed
                 )
             )
-    return found
+    return differences
 
 
 def _differences(incident_folder: Path, generation: GenerationFacts) -> list[_Difference]:
@@ -232,7 +241,7 @@ def _finding(
         return untestable(NAME, why, judged=False)
     if not differences:
         but = f"; not compared: {gaps.counted_unfinished(unfinished)}" if unfinished else ""
-        has_manifests = any(one.layout == NATIVE for one in facts)
+        has_manifests = any(generation.layout == NATIVE for generation in facts)
         promise = (
             "is what its manifest says"
             if has_manifests
@@ -244,8 +253,8 @@ def _finding(
             judged=False,
         )
     first = differences[0]
-    names = dict.fromkeys(one.name for one in differences)
-    has_manifest = any(one.generation.layout == NATIVE for one in differences)
+    names = dict.fromkeys(difference.name for difference in differences)
+    has_manifest = any(difference.generation.layout == NATIVE for difference in differences)
     what = "differ from their manifest" if has_manifest else "damaged, or changed since the freeze"
     return Finding(
         name=NAME,

@@ -204,7 +204,7 @@ def _freeze(session: Session, subject: _Subject) -> int:
         settings.run, payload, collectors, onset=subject.onset.step, at_begin=keep_copies
     )
     generations = tuple(
-        evidence.placed_generation(one, folder, settings) for one in gathered.generations
+        evidence.placed_generation(measured, folder, settings) for measured in gathered.generations
     )
     lost = list(losses.of_generations(settings, generations))
     anchors = select_anchors(
@@ -230,7 +230,7 @@ def _freeze(session: Session, subject: _Subject) -> int:
         *lost,
         *left,
     ]
-    missed = dict.fromkeys(one.path for one in kept if one.kept == "missing")
+    missed = dict.fromkeys(artifact.path for artifact in kept if artifact.kept == "missing")
     is_whole = not missed and anchors.known_good is not None
     session.frozen(_ended(subject.telemetry, is_whole, missed), evidence=sealed)
     if is_whole:

@@ -47,17 +47,17 @@ def run(
     Raises:
         RefusedError: there is no incident.
     """
-    found = find(run_folder, incidents=incidents, wanted=incident)
-    examined = _examine(found, run_folder, deep=deep)
+    place = find(run_folder, incidents=incidents, wanted=incident)
+    examined = _examine(place, run_folder, deep=deep)
     problems = [problem for part in examined for problem in part.problems]
     covered = [part.covered for part in examined]
     verdict = "broken" if problems else "intact"
     if problems:
-        summary = f"{found.id}: {len(problems)} broken"
+        summary = f"{place.id}: {len(problems)} broken"
     else:
-        summary = f"{found.id}: intact"
+        summary = f"{place.id}: intact"
     return StepResult(
-        incident=found.id,
+        incident=place.id,
         exit_code=Exit.INTEGRITY if problems else Exit.DONE,
         verdict=verdict,
         lines=(
@@ -68,15 +68,15 @@ def run(
         data={"problems": problems, "covered": covered, "deep": deep},
         next_commands=()
         if deep
-        else (next_step.command("verify", run_folder, incidents, found.id, "--deep"),),
+        else (next_step.command("verify", run_folder, incidents, place.id, "--deep"),),
     )
 
 
-def _examine(found: Incident, run_folder: Path, *, deep: bool) -> tuple[Examined, ...]:
-    evidence = found.folder / layout.EVIDENCE
+def _examine(place: Incident, run_folder: Path, *, deep: bool) -> tuple[Examined, ...]:
+    evidence = place.folder / layout.EVIDENCE
     bag = _bag(evidence)
     try:
-        dossier, broken = found.dossier(), audit(found)
+        dossier, broken = place.dossier(), audit(place)
     except EvidenceError as error:
         return (Examined(covered="record: unreadable", problems=(error.message,)), bag)
     num_rows = len(dossier.journal)
@@ -84,7 +84,7 @@ def _examine(found: Incident, run_folder: Path, *, deep: bool) -> tuple[Examined
         covered=f"record: {num_rows} journal rows and every table's chain",
         problems=(*broken, *_sealed(dossier, evidence)),
     )
-    return (record, bag, _artifacts(dossier, run_folder, found.folder, deep=deep))
+    return (record, bag, _artifacts(dossier, run_folder, place.folder, deep=deep))
 
 
 def _sealed(dossier: Dossier, evidence: Path) -> Iterator[str]:
@@ -117,16 +117,14 @@ def _bag(evidence: Path) -> Examined:
     if problems:
         return Examined(covered="evidence: manifest unreadable", problems=problems)
     about, problems = _listed(tags)
-    found = list(problems)
+    sentences = list(problems)
     for path, digest in {**about, **listed}.items():
-        found += _file(evidence, path, digest)
+        sentences += _file(evidence, path, digest)
     for path in _payload(evidence):
         if path not in listed:
-            found.append(f"{evidence / path}: not in {MANIFEST}")
-    covered = (
-        f"evidence: {len(listed)} files against {MANIFEST}, and {len(about)} that describe them"
-    )
-    return Examined(covered=covered, problems=tuple(found))
+            sentences.append(f"{evidence / path}: not in {MANIFEST}")
+    covered = f"evidence: {len(listed)} files against {MANIFEST}"
+    return Examined(covered=covered, problems=tuple(sentences))
 
 
 def _listed(manifest: Path) -> tuple[dict[str, str], tuple[str, ...]]:
