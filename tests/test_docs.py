@@ -18,10 +18,10 @@ from runbook_pages import examples, leads_to
 from spiketriage import errors
 from spiketriage.diagnosis.causes import CAUSES
 from spiketriage.diagnosis.checks import CHECKS
+from spiketriage.incident.progress import ORDER
 from spiketriage.practice.rehearsal.catalogue import load_fault
 from spiketriage.practice.rehearsal.staging import prepare
 from spiketriage.readers.discover import kinds
-from spiketriage.runbook.status import ORDER
 from spiketriage.train.harness import Harness
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
