@@ -91,7 +91,7 @@ def _on_a_line(seen: object) -> str:
 
 
 class CutArchiveError(CorruptFileError):
-    """The end of an archive is gone, and its directory with it; what lies before it can be saved."""
+    """The end of an archive is gone, and its directory with it; what lies before can be saved."""
 
 
 class PartialError(SpiketriageError):

@@ -1,6 +1,4 @@
-"""The edge of the program.
-
-Runs the command line and turns what goes wrong into a sentence and an exit code.
+"""The edge of the program: what goes wrong becomes a sentence and an exit code.
 
 Nothing below this module prints an error, and no traceback reaches the terminal while a disk can
 take it.
@@ -33,10 +31,7 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What is said about a command that did not end well.
-
-    `label` introduces the command that helps.
-    """
+    """What is said of a command that did not end well; `label` introduces what helps."""
 
     code: str
     exit_code: int
@@ -46,22 +41,19 @@ class Failure:
 
 
 def guard(program: Callable[[], object], argv: Sequence[str]) -> int:
-    """Run the program and return its exit code.
-
-    A failure is told on stderr, with `--json` on stdout too.
-    """
+    """Run the program and return its exit code; a failure goes to stderr, as JSON to stdout too."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
         code = program()
     except SystemExit as stop:
         code = stop.code
     except (typer.TyperException, SpiketriageError, OSError, KeyboardInterrupt) as error:
-        return _tell(explain(error, argv), argv)
+        return _report(explain(error, argv), argv)
     except Exception as error:
-        return _tell(_bug(error, argv), argv)
+        return _report(_bug(error, argv), argv)
     code = code if isinstance(code, int) else 0
     if code in (Exit.INTERRUPTED, Exit.TERMINATED):
-        return _tell(_stopped(code, argv), argv)
+        return _report(_stopped(code, argv), argv)
     return code
 
 
@@ -97,14 +89,11 @@ def explain(error: BaseException, argv: Sequence[str]) -> Failure:
 
 
 def command_name(argv: Sequence[str]) -> str:
-    """Name the command that was typed as schemas do: `check`, `rehearse-score`.
-
-    `status` for none.
-    """
+    """Name the command that was typed as schemas do: `rehearse-score`, and `status` for none."""
     return "-".join(_words(argv)) or "status"
 
 
-def _tell(failure: Failure, argv: Sequence[str]) -> int:
+def _report(failure: Failure, argv: Sequence[str]) -> int:
     text = visible(failure.message) + "\n"
     if failure.hint:
         text += f"\n{failure.label}: {visible(failure.hint)}\n"

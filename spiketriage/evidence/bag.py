@@ -46,13 +46,12 @@ def close(evidence: Path, known: Mapping[str, str]) -> str:
 
 
 def escaped(name: str) -> str:
-    """A name as a manifest writes it.
-
-    Line ends, `%` and bytes that are not UTF-8 percent-encoded.
-    """
-    return "".join(
-        "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogateescape"))
-        if character in "%\r\n" or "\udc80" <= character <= "\udcff"
-        else character
-        for character in name
-    )
+    """A name as a manifest writes it: line ends, `%` and bytes outside UTF-8 percent-encoded."""
+    written = ""
+    for character in name:
+        if character in "%\r\n" or "\udc80" <= character <= "\udcff":
+            for byte in character.encode("utf-8", "surrogateescape"):
+                written += f"%{byte:02X}"
+        else:
+            written += character
+    return written

@@ -1,6 +1,4 @@
-"""The process that copies evidence.
-
-`python -m spiketriage.evidence.collect`, told what to do on stdin.
+"""The process that copies evidence: `python -m spiketriage.evidence.collect`, its job on stdin.
 
 It runs apart so that a read that never returns costs its collector only; it never opens a source
 for writing.
@@ -30,9 +28,8 @@ from spiketriage.nouns.incident import Artifact, RunSettings
 from spiketriage.readers.checkpoints.generations import read_generation, read_generations
 from spiketriage.readers.settings import read_settings
 
-GENERATIONS = (
-    "generations"  # not a copy but a measurement: digest and finiteness of candidate generations
-)
+# not a copy but a measurement: digest and finiteness of candidate generations
+GENERATIONS = "generations"
 NUM_CANDIDATES = 2
 ALIVE_BYTES = 1 << 26
 
@@ -117,11 +114,11 @@ def copy(item: Item, target: Path, path: str) -> tuple[Artifact, str]:
         size_bytes, mtime_ns = len(item.content), 0
         write(target, item.content)
     else:
-        found = _regular(item.source)
-        size_bytes, mtime_ns = found.st_size, found.st_mtime_ns
-        if not _is_copy(target, found):
+        status = _regular(item.source)
+        size_bytes, mtime_ns = status.st_size, status.st_mtime_ns
+        if not _is_copy(target, status):
             size_bytes = stream_copy(item.source, target, (quick, slow))
-            if size_bytes == found.st_size:
+            if size_bytes == status.st_size:
                 note = ""
             else:
                 note = "grew or shrank while it was copied"
@@ -142,20 +139,20 @@ def copy(item: Item, target: Path, path: str) -> tuple[Artifact, str]:
 
 def _regular(source: Path) -> os.stat_result:
     try:
-        found = source.stat()
+        status = source.stat()
     except OSError as error:
         raise EvidenceError(f"cannot be read: {error.strerror or error}") from error
-    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for a writer
+    if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for a writer
         raise EvidenceError("is not a regular file")
-    return found
+    return status
 
 
-def _is_copy(target: Path, found: os.stat_result) -> bool:
+def _is_copy(target: Path, status: os.stat_result) -> bool:
     try:
         held = target.stat()
     except FileNotFoundError:
         return False
-    return (held.st_size, held.st_mtime_ns) == (found.st_size, found.st_mtime_ns)
+    return (held.st_size, held.st_mtime_ns) == (status.st_size, status.st_mtime_ns)
 
 
 def stream_copy(source: Path, target: Path, states: tuple[Any, ...]) -> int:
@@ -167,19 +164,18 @@ def stream_copy(source: Path, target: Path, states: tuple[Any, ...]) -> int:
         EvidenceError: the source cannot be read.
         OSError, PartialError: the copy cannot be written; the cause of the latter is an OSError.
     """
-    found = source.stat()
+    status = source.stat()
     draft = target.with_name(f".{target.name[:50]}.partial")
     since_alive = 0
     with draft.open("wb") as stream:
-        _reserve(stream.fileno(), found.st_size)
+        _reserve(stream.fileno(), status.st_size)
 
         def alive(chunk: memoryview) -> None:
             nonlocal since_alive
             try:
                 stream.write(chunk)
-            except (
-                OSError
-            ) as error:  # told apart from an error of reading, which costs this item only
+            except OSError as error:
+                # told apart from an error of reading, which costs this item only
                 raise PartialError(f"{draft}: cannot be written: {error}") from error
             since_alive += len(chunk)
             if since_alive > ALIVE_BYTES:
@@ -190,7 +186,7 @@ def stream_copy(source: Path, target: Path, states: tuple[Any, ...]) -> int:
         stream.flush()
         stream.truncate(count)
         os.fsync(stream.fileno())
-    os.utime(draft, ns=(found.st_mtime_ns, found.st_mtime_ns))
+    os.utime(draft, ns=(status.st_mtime_ns, status.st_mtime_ns))
     draft.replace(target)
     return count
 

@@ -40,11 +40,11 @@ def load_view(incident: Incident, settings: RunSettings) -> View:
     require_frozen(dossier, incident, settings.run)
     payload = layout.payload(incident.folder)
     telemetry = _telemetry(payload / layout.TELEMETRY, settings)
-    told = (event for log in telemetry.logs for event in log.events)
+    noticed = [event for log in telemetry.logs for event in log.events]
     return View(
         telemetry=telemetry,
         events=(
-            *told,
+            *noticed,
             *read_events(payload / layout.LOGS),
             *read_events(payload / layout.TELEMETRY),
         ),
@@ -58,9 +58,7 @@ def load_view(incident: Incident, settings: RunSettings) -> View:
 
 
 def _telemetry(folder: Path, settings: RunSettings) -> Telemetry:
-    """The frozen telemetry.
-
-    None where a foreign run had none, so that what it stored can still be checked.
+    """The frozen telemetry; empty where a foreign run had none, so that the rest can be checked.
 
     Raises:
         EvidenceError: there was some, and it cannot be read.
@@ -71,9 +69,7 @@ def _telemetry(folder: Path, settings: RunSettings) -> Telemetry:
 
 
 def require_frozen(dossier: Dossier, incident: Incident, run: Path) -> None:
-    """Refuse to look at evidence that a freeze did not finish collecting.
-
-    Half of it accuses the wrong rank.
+    """Refuse evidence that no freeze has finished collecting: half of it accuses the wrong rank.
 
     Raises:
         RefusedError: the incident's freeze did not finish.
@@ -91,10 +87,7 @@ def require_frozen(dossier: Dossier, incident: Incident, run: Path) -> None:
 
 
 def frozen_index(incident_folder: Path, settings: RunSettings) -> DataIndex | None:
-    """The index as it was frozen.
-
-    None if there is none or it cannot be believed, which `hash` says.
-    """
+    """The index as it was frozen; None if there is none to believe, which `hash` says."""
     if settings.data_index is None:
         return None
     try:

@@ -1,6 +1,4 @@
-"""What is lost of a run, in sentences.
-
-An index that is gone, damaged generations, unreadable telemetry.
+"""What is lost of a run, in sentences: an index, damaged generations, unreadable telemetry.
 
 This module never decides what follows from a gap, and never opens a file: it looks whether one is
 there.
@@ -22,25 +20,22 @@ DEFAULT_INDEX = "data/index.json"
 
 
 def lost_index(settings: RunSettings, manifests: Iterable[Manifest | None]) -> str:
-    """A sentence when the run names no index and has none at the usual place, but manifests hold its digest."""
+    """A sentence when no index is named or at the usual place, but manifests hold its digest."""
     if settings.data_index is not None:
         return ""
-    told = [one for one in manifests if one is not None and one.index_digest]
-    if not told:
+    naming = [manifest for manifest in manifests if manifest is not None and manifest.index_digest]
+    if not naming:
         return ""
-    newest = max(told, key=lambda manifest: manifest.step)
-    if len(told) == 1:
+    newest = max(naming, key=lambda manifest: manifest.step)
+    if len(naming) == 1:
         names = "manifest names"
     else:
         names = "manifests name"
-    return f"is missing; {len(told)} {names} its digest, the newest {newest.index_digest}"
+    return f"is missing; {len(naming)} {names} its digest, the newest {newest.index_digest}"
 
 
 def unfinished(generation: GenerationFacts) -> bool:
-    """Whether a generation was never completed.
-
-    It has no mark of completion at all, and nothing shows damage.
-    """
+    """Whether a generation was never completed: it has no mark of it, and nothing is damaged."""
     if generation.layout != NATIVE:
         return not generation.complete and not generation.problems
     try:
@@ -60,8 +55,8 @@ def damage(generation: GenerationFacts) -> str:
         disagree = set(rank_disagreements(generation.manifest))
     else:
         disagree = set()
-    told = [within(generation, one) for one in generation.problems if one not in disagree]
-    return joined(told)
+    damaged = [problem for problem in generation.problems if problem not in disagree]
+    return joined([within(generation, problem) for problem in damaged])
 
 
 def within(generation: GenerationFacts, sentence: str) -> str:
@@ -85,5 +80,5 @@ def telemetry_gaps(settings: RunSettings, telemetry: Telemetry) -> Iterator[tupl
 
 def counted_unfinished(generations: Sequence[GenerationFacts]) -> str:
     """`2 unfinished generations (step-000240, step-000260)`."""
-    names = [one.name for one in generations]
+    names = [generation.name for generation in generations]
     return f"{counted(len(names), 'unfinished generation')} ({listed(names)})"

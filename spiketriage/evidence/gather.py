@@ -109,9 +109,9 @@ def _one_child(
                 return f"gave no sign of life for {patience_s:g} s and was stopped"
             if not line:
                 break
-            told = json.loads(line)
-            current = _take(told, gathered, current)
-            if "begin" in told:
+            message = json.loads(line)
+            current = _take(message, gathered, current)
+            if "begin" in message:
                 at_begin(current, gathered)
         code = child.wait()
         readers[1].join(timeout=1)

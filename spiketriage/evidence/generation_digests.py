@@ -25,10 +25,7 @@ from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generations:
-    """What was measured, and the finding.
-
-    `differing` has a sentence for each file, as has `unmeasured`.
-    """
+    """What was measured, and the finding; `differing` and `unmeasured` say a sentence a file."""
 
     facts: tuple[GenerationFacts, ...]
     measured: tuple[GenerationFacts, ...]
@@ -45,7 +42,7 @@ class _Difference:
     path: str
     expected: str
     seen: str
-    told: str = ""
+    sentence: str = ""
     note: str = ""
 
     @property
@@ -53,18 +50,16 @@ class _Difference:
         """The file's path on this machine."""
         return str(self.generation.path / self.path)
 
-    def sentence(self, run: Path) -> str:
-        """The sentence for people, with the tensor if it could be told."""
-        if self.told:
-            return self.told.replace(f"{run}/", "")
+    def in_words(self, run: Path) -> str:
+        """The sentence for people, with the tensor where a problem of the generation names it."""
+        if self.sentence:
+            return self.sentence.replace(f"{run}/", "")
         where = layout.artifact_path(run, self.generation.path / self.path)
-        told = next(
-            (text for text in self.generation.problems if f"/{self.path}: digest" in text), ""
-        )
-        if "(tensor" in told:
-            tensor = f" {told[told.index('(tensor') :]}"
-        else:
-            tensor = ""
+        tensor = ""
+        for problem in self.generation.problems:
+            if f"/{self.path}: digest" in problem and "(tensor" in problem:
+                tensor = f" {problem[problem.index('(tensor') :]}"
+                break
         return f"{where}: {self.note}expected {self.expected}, found {self.seen}{tensor}"
 
     @property
@@ -78,59 +73,65 @@ class _Difference:
 def examine_generations(
     incident_folder: Path, settings: RunSettings, dossier: Dossier, executor: Executor | None = None
 ) -> Generations:
-    """Read every file of every generation once.
-
-    One that the run has deleted is read where it is pinned.
-    """
+    """Read every file of every generation once; what the run has deleted, where it is pinned."""
     try:
         facts = read_generations(settings.checkpoints, verify=True, executor=executor)
         facts += _deleted(incident_folder, settings, dossier, facts, executor)
     except EvidenceError as error:
-        told = untestable(NAME, error.message, judged=False)
-        return Generations(facts=(), measured=(), differing=(error.message,), finding=told)
-    unfinished = tuple(one for one in facts if gaps.unfinished(one))
+        finding = untestable(NAME, error.message, judged=False)
+        return Generations(facts=(), measured=(), differing=(error.message,), finding=finding)
+    unfinished = tuple(generation for generation in facts if gaps.unfinished(generation))
     frozen = {
-        one.name: one for one in evidence.frozen_generations(dossier, incident_folder, settings)
+        generation.name: generation
+        for generation in evidence.frozen_generations(dossier, incident_folder, settings)
     }
     unmeasured = tuple(
-        problem for one in facts for problem in one.problems if unmeasured_path(problem)
+        problem
+        for generation in facts
+        for problem in generation.problems
+        if unmeasured_path(problem)
     )
     lost = {unmeasured_path(problem) for problem in unmeasured}
-    differences = [
-        difference
-        for one in facts
-        for difference in (
-            _differences(incident_folder, one)
-            if one.layout == NATIVE
-            else _foreign(one, frozen.get(one.name))
-        )
-        if not unmeasured_path(difference.told) and (difference.told or difference.file not in lost)
-    ]
-    facts = tuple(_with_changes(one, differences) for one in facts)
+    differences = []
+    for generation in facts:
+        if generation.layout == NATIVE:
+            seen = _differences(incident_folder, generation)
+        else:
+            seen = _foreign(generation, frozen.get(generation.name))
+        for difference in seen:
+            if difference.sentence:
+                is_lost = bool(unmeasured_path(difference.sentence))
+            else:
+                is_lost = difference.file in lost
+            if not is_lost:
+                differences.append(difference)
+    facts = tuple(_with_changes(generation, differences) for generation in facts)
     return Generations(
         facts=facts,
         measured=tuple(
-            _against_the_freeze(one, frozen.get(one.name))
-            for one in facts
-            if not any(map(unmeasured_path, one.problems))
+            _against_the_freeze(generation, frozen.get(generation.name))
+            for generation in facts
+            if not any(map(unmeasured_path, generation.problems))
         ),
         differing=(
-            *(one.sentence(settings.run) for one in differences),
+            *(difference.in_words(settings.run) for difference in differences),
             *_nothing_complete(facts, unfinished),
         ),
         finding=_finding(facts, unfinished, differences, unmeasured, settings.run),
-        unmeasured=tuple(one.replace(f"{settings.run}/", "") for one in unmeasured),
+        unmeasured=tuple(problem.replace(f"{settings.run}/", "") for problem in unmeasured),
     )
 
 
 def _with_changes(
     generation: GenerationFacts, differences: Sequence[_Difference]
 ) -> GenerationFacts:
-    """A generation of other people's layout that is no longer what was frozen must not be replayed from."""
+    """A foreign checkpoint that is no longer what was frozen has a problem: no replay from it."""
     changed = []
-    for one in differences:
-        if one.note and one.generation.name == generation.name:
-            changed.append(f"{one.file}: {one.note}expected {one.expected}, found {one.seen}")
+    for difference in differences:
+        if difference.note and difference.generation.name == generation.name:
+            changed.append(
+                f"{difference.file}: {difference.note}expected {difference.expected}, found {difference.seen}"
+            )
     if changed:
         return replace(generation, problems=(*generation.problems, *changed))
     return generation
@@ -139,7 +140,7 @@ def _with_changes(
 def _against_the_freeze(
     generation: GenerationFacts, frozen: GenerationFacts | None
 ) -> GenerationFacts:
-    """Its digests as the first to read it saw them, so that the next `hash` compares with those again."""
+    """Its digests as whoever read it first saw them, for the next `hash` to compare with again."""
     if generation.layout == NATIVE or frozen is None:
         return generation
     return replace(generation, file_digests={**generation.file_digests, **frozen.file_digests})
@@ -162,67 +163,62 @@ def _deleted(
     facts: tuple[GenerationFacts, ...],
     executor: Executor | None,
 ) -> tuple[GenerationFacts, ...]:
-    gone = {one.name for one in evidence.frozen_generations(dossier, incident_folder, settings)}
-    found = []
-    for name in sorted(gone - {one.name for one in facts}):
+    gone = {
+        generation.name
+        for generation in evidence.frozen_generations(dossier, incident_folder, settings)
+    }
+    generations = []
+    for name in sorted(gone - {generation.name for generation in facts}):
         path = evidence.generation_path(incident_folder, settings, name)
         if path.is_dir():
             root = path.parents[len(Path(name).parts) - 1]
-            found.append(read_generation(root, name, verify=True, executor=executor))
-    return tuple(found)
+            generations.append(read_generation(root, name, verify=True, executor=executor))
+    return tuple(generations)
 
 
 def _foreign(generation: GenerationFacts, frozen: GenerationFacts | None) -> list[_Difference]:
-    """Damage that the layout itself shows, then files that are not what they were when they were frozen."""
-    found = []
+    """Damage that the layout itself shows, then files that are not what was frozen."""
+    differences = []
     for problem in generation.problems:
-        found.append(
-            _Difference(generation=generation, path="", expected="", seen="", told=problem)
+        differences.append(
+            _Difference(generation=generation, path="", expected="", seen="", sentence=problem)
         )
     before = frozen.file_digests if frozen is not None else {}
     for path, expected in before.items():
         seen = generation.file_digests.get(path, "nothing that can be read")
         if seen != expected:
             changed = "changed since the freeze: "
-            found.append(
+            differences.append(
                 _Difference(
                     generation=generation, path=path, expected=expected, seen=seen, note=changed
                 )
             )
-    return found
+    return differences
 
 
 def _differences(incident_folder: Path, generation: GenerationFacts) -> list[_Difference]:
-    found: list[_Difference] = []
+    """Files of a generation of ours that are not what its manifest says."""
+    differences: list[_Difference] = []
     manifest = generation.manifest
+
+    def differs(path: str, expected: str, seen: str) -> None:
+        differences.append(
+            _Difference(generation=generation, path=path, expected=expected, seen=seen)
+        )
+
     if gaps.unfinished(generation):
-        return found  # nobody has promised that its files are whole
+        return differences  # nobody has promised that its files are whole
     if manifest is None and evidence.frozen_manifest(incident_folder, generation.name) is not None:
-        told = _Difference(
-            generation=generation, path=MANIFEST_NAME, expected="as frozen", seen="unreadable"
-        )
-        found.append(told)
+        differs(MANIFEST_NAME, "as frozen", "unreadable")
     if not generation.complete and (generation.path / COMPLETE_NAME).exists():
-        expected, seen = "the digest of MANIFEST.json", "another"
-        found.append(
-            _Difference(generation=generation, path=COMPLETE_NAME, expected=expected, seen=seen)
-        )
-    if manifest is None and not found:
-        told = _Difference(
-            generation=generation,
-            path=MANIFEST_NAME,
-            expected="a manifest",
-            seen="none that is intact",
-        )
-        found.append(told)
+        differs(COMPLETE_NAME, "the digest of MANIFEST.json", "another")
+    if manifest is None and not differences:
+        differs(MANIFEST_NAME, "a manifest", "none that is intact")
     for entry in manifest.files if manifest is not None else ():
         seen = generation.file_digests.get(entry.path, "nothing that can be read")
         if seen != entry.digest:
-            told = _Difference(
-                generation=generation, path=entry.path, expected=entry.digest, seen=seen
-            )
-            found.append(told)
-    return found
+            differs(entry.path, entry.digest, seen)
+    return differences
 
 
 def _finding(
@@ -240,11 +236,11 @@ def _finding(
             NAME, f"no generation is complete: {gaps.counted_unfinished(unfinished)}", judged=False
         )
     if not differences and unmeasured:
-        told = f"{counted(len(unmeasured), 'file')} could not be measured: {unmeasured[0]}"
-        return untestable(NAME, told, judged=False)
+        why = f"{counted(len(unmeasured), 'file')} could not be measured: {unmeasured[0]}"
+        return untestable(NAME, why, judged=False)
     if not differences:
         but = f"; not compared: {gaps.counted_unfinished(unfinished)}" if unfinished else ""
-        has_manifests = any(one.layout == NATIVE for one in facts)
+        has_manifests = any(generation.layout == NATIVE for generation in facts)
         promise = (
             "is what its manifest says"
             if has_manifests
@@ -256,8 +252,8 @@ def _finding(
             judged=False,
         )
     first = differences[0]
-    names = dict.fromkeys(one.name for one in differences)
-    has_manifest = any(one.generation.layout == NATIVE for one in differences)
+    names = dict.fromkeys(difference.name for difference in differences)
+    has_manifest = any(difference.generation.layout == NATIVE for difference in differences)
     what = "differ from their manifest" if has_manifest else "damaged, or changed since the freeze"
     return Finding(
         name=NAME,
@@ -269,7 +265,7 @@ def _finding(
             path=layout.artifact_path(run, first.generation.path / first.path),
         ),
         expected=first.expected or "a checkpoint that its layout vouches for",
-        seen=first.seen or first.sentence(run),
+        seen=first.seen or first.in_words(run),
         magnitude=float(len(differences)),
         judged=False,
     )

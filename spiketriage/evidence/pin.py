@@ -25,10 +25,7 @@ _IMPOSSIBLE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InPlace:
-    """A file that stays where it is.
-
-    What it is, what it should hash to and what it did hash to, if known.
-    """
+    """A file that stays where it is, with the digest expected of it and, if known, its own."""
 
     source: Path
     kind: str
@@ -37,10 +34,10 @@ class InPlace:
 
 
 def secure(incident_folder: Path, run: Path, file: InPlace, *, pin: bool) -> Artifact:
-    """The artifact of a file that stays in place, hard-linked under `evidence/pinned/` if `pin` is set."""
+    """The artifact of a file that stays in place; with `pin`, hard-linked under `pinned/`."""
     path = layout.artifact_path(run, file.source)
     try:
-        found = file.source.stat()
+        stat = file.source.stat()
     except OSError as error:
         if isinstance(error, FileNotFoundError):
             why = "is missing"
@@ -50,8 +47,8 @@ def secure(incident_folder: Path, run: Path, file: InPlace, *, pin: bool) -> Art
     artifact = Artifact(
         path=path,
         kind=file.kind,
-        size_bytes=found.st_size,
-        mtime_ns=found.st_mtime_ns,
+        size_bytes=stat.st_size,
+        mtime_ns=stat.st_mtime_ns,
         digest=file.digest,
         expected=file.expected,
         kept="referenced",

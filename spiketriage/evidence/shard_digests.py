@@ -1,6 +1,4 @@
-"""The data index against the manifests, and the shards against the index.
-
-Part of `spiketriage hash`.
+"""The data index against the manifests, the shards against the index: part of `spiketriage hash`.
 
 This module never lets an index that changed accuse a shard: then the shards are not testable.
 """
@@ -30,7 +28,7 @@ from spiketriage.readers.telemetry.run.sources import read_telemetry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """The two findings, a sentence for each thing that differs, and the measured digest of every shard.
+    """The two findings, what differs in sentences, and the measured digest of every shard.
 
     `unmeasured` has a sentence for each shard that no worker of an executor could finish.
     """
@@ -132,12 +130,12 @@ def _untested(identity: Finding, reason: str, differing: tuple[str, ...]) -> Dat
 
 def _identity(settings: RunSettings, seen: str, generations: Sequence[GenerationFacts]) -> Finding:
     manifests = [one.manifest for one in generations if one.complete and one.manifest is not None]
-    told = [manifest for manifest in manifests if manifest.index_digest]
-    if not told:
+    naming = [manifest for manifest in manifests if manifest.index_digest]
+    if not naming:
         return untestable(
             IDENTITY, "no complete generation names the digest of the index it was trained on"
         )
-    newest = max(told, key=lambda manifest: manifest.step)
+    newest = max(naming, key=lambda manifest: manifest.step)
     assert settings.data_index is not None, "asked only of runs with an index"
     path = layout.artifact_path(settings.run, settings.data_index)
     # The newest decides: an index may be replaced on purpose during a run, and older manifests then
@@ -228,11 +226,13 @@ def _examine_shard(
     shards.sentences.append(f"{path}: differs from the index in {what}{size}")
     for name in differing:
         seen = facts.documents.get(name, "cut off")
-        told = _Difference(path=path, document=name, expected=expected[name], seen=seen)
-        shards.differences.append(told)
+        shards.differences.append(
+            _Difference(path=path, document=name, expected=expected[name], seen=seen)
+        )
     if not differing:
-        told = _Difference(path=path, document=None, expected=entry.digest, seen=facts.digest)
-        shards.differences.append(told)
+        shards.differences.append(
+            _Difference(path=path, document=None, expected=entry.digest, seen=facts.digest)
+        )
 
 
 def _consumed(incident_folder: Path, dossier: Dossier) -> frozenset[str]:
@@ -247,13 +247,12 @@ def _consumed(incident_folder: Path, dossier: Dossier) -> frozenset[str]:
         telemetry = read_telemetry(layout.payload(incident_folder) / layout.TELEMETRY)
     except EvidenceError:
         return frozenset()
-    records = (telemetry.at(rank, suspect) for rank in telemetry.ranks)
-    result: list[str] = []
-    for record in records:
+    names: set[str] = set()
+    for rank in telemetry.ranks:
+        record = telemetry.at(rank, suspect)
         if record is not None:
-            for name in record.content:
-                result.append(name)
-    return frozenset(result)
+            names.update(record.content)
+    return frozenset(names)
 
 
 def _summary(ranked: Sequence[_Difference]) -> str:

@@ -1,6 +1,4 @@
-"""The incident's DuckDB file.
-
-Opened read-only for moments, replaced by a swap, never edited in place.
+"""The incident's DuckDB file: opened read-only for moments, and replaced by a swap.
 
 This module never opens `incident.duckdb` itself for writing: a DuckDB writer locks out every other
 process.
@@ -87,7 +85,7 @@ def swap(
     *,
     may_replace: Callable[[], None],
 ) -> None:
-    """Run `write` in one transaction on a copy, then put the copy in the place of `incident.duckdb`.
+    """Run `write` in one transaction on a copy, then put the copy in place of `incident.duckdb`.
 
     `may_replace` is asked last, and raises when the lease was lost meanwhile.
 
@@ -121,10 +119,7 @@ def swap(
 
 
 def clean(folder: Path) -> None:
-    """Remove the working copies that killed commands left behind.
-
-    Only the lease holder may ask for it.
-    """
+    """Remove the working copies of killed commands; only the lease holder may ask for it."""
     for leftover in folder.glob(f"{SWAP_PREFIX}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
@@ -157,8 +152,8 @@ def journal_rows(
     """The journal in order, or its `newest` rows."""
     names = ", ".join(f'"{field.name}"' for field in fields(JournalRow))
     limit = "" if newest is None else f" LIMIT {newest}"
-    found = select(connection, f"SELECT {names} FROM journal ORDER BY number DESC{limit}")
-    return tuple(JournalRow(**row) for row in reversed(found))
+    rows = select(connection, f"SELECT {names} FROM journal ORDER BY number DESC{limit}")
+    return tuple(JournalRow(**row) for row in reversed(rows))
 
 
 def _copy(current: Path, work: Path) -> None:
@@ -171,7 +166,7 @@ def _copy(current: Path, work: Path) -> None:
 
 @contextmanager
 def _written(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """One transaction on `path`, then a checkpoint, so that the file alone is the whole database."""
+    """One transaction on `path`, then a checkpoint, after which the file is the whole database."""
     try:
         connection = duckdb.connect(str(path), config=_CONFIG)
         try:
@@ -201,10 +196,7 @@ def _size_bytes(path: Path) -> int:
 
 
 def _opened(path: Path) -> duckdb.DuckDBPyConnection:
-    """Open read-only.
-
-    Tried again, since a swap may fall between two of DuckDB's looks at the file.
-    """
+    """Open read-only; tried again, as a swap may fall between two of DuckDB's looks at the file."""
     for attempt in range(1, NUM_TRIES + 1):
         try:
             return duckdb.connect(str(path), read_only=True, config=_CONFIG)

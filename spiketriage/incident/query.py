@@ -1,6 +1,4 @@
-"""A colleague's SQL.
-
-One read-only statement on an incident's tables, its views and the frozen telemetry.
+"""A colleague's SQL: one statement that reads an incident's tables, views and frozen telemetry.
 
 This module never writes, and the statement can reach no file but the incident's own database and
 Parquet.

@@ -1,6 +1,4 @@
-"""Records as rows of the incident's tables and back, exactly.
-
-NaN, infinities and unknown parts included.
+"""Records as rows of the incident's tables and back, NaN, infinities and unknown parts included.
 
 This module never opens a database and never decides which row is the newest; the views do.
 """
@@ -114,7 +112,7 @@ def chained(rows: Iterable[Row], *, last_number: int, previous: str, command: in
 
 
 def first_broken(rows: Iterable[Row]) -> int | None:
-    """Number of the first row, in the order given, that is missing or no longer matches its digest."""
+    """Number of the first row that is missing or no longer matches its digest; None if none is."""
     previous = journal.START
     for number, row in enumerate(rows, start=1):
         values = {name: value for name, value in row.items() if name != "digest"}
@@ -133,10 +131,7 @@ def _spelled(value: float) -> str:
 
 
 def _plain(value: Cell) -> Cell:
-    """`value` as Arrow and JSON both understand it.
-
-    A name that is not UTF-8 keeps its bytes as escapes.
-    """
+    """`value` as Arrow and JSON both understand it; bytes that are not UTF-8 stay as escapes."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, CauseView):

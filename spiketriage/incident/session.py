@@ -1,6 +1,4 @@
-"""One command's stay in an incident.
-
-It holds the lease, buffers rows, and adds them by whole swaps.
+"""One command's stay in an incident: it holds the lease, buffers rows, adds them by whole swaps.
 
 This module never reads results back and never changes or removes a row.
 """
@@ -46,9 +44,7 @@ NO_EXIT_CODE = -1
 
 
 class Session:
-    """A context manager.
-
-    Rows given to it are visible to others after `commit` or after a clean end.
+    """A context manager whose rows others see after `commit` or after a clean end.
 
     After an exception the rows since the last commit are dropped and the journal says what
     happened.
@@ -178,10 +174,7 @@ class Session:
         self._clear()
 
     def _record_the_displaced(self, holder: lease.Holder | None) -> None:
-        """A command that was killed could not write its journal row.
-
-        Its successor does it, once.
-        """
+        """A command that was killed could not write its journal row: its successor does, once."""
         if holder is None or not holder.journal:
             return
         with database.reading(self.folder) as connection:

@@ -168,10 +168,7 @@ def _names(parent: Path) -> list[str]:
 
 
 def _age_key(parent: Path, name: str, rivals: Sequence[str]) -> tuple[str, str]:
-    """The minute in the name.
-
-    Among incidents of the same minute, the moment at which each was made.
-    """
+    """The minute in the name; among incidents of one minute, the moment that each was made."""
     stamp = name[:_STAMP_LENGTH]
     if sum(rival.startswith(stamp) for rival in rivals) == 1:
         return stamp, ""
@@ -188,9 +185,8 @@ def _placed(draft: Path, name: str) -> Path:
     while True:
         target = draft.parent / (name if number == 1 else f"{name}-{number}")
         try:
-            os.rename(
-                draft, target
-            )  # refused by the system when the target is a folder with something in it
+            # refused by the system when the target is a folder with something in it
+            os.rename(draft, target)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                 raise

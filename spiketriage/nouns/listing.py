@@ -27,7 +27,7 @@ def listed(names: Collection[str], unit: str = "", *, most: int = MAX_NAMED) -> 
 
 
 def joined(sentences: Sequence[str], *, most: int = MAX_NAMED) -> str:
-    """The first few of `sentences` in one line, and how many more there are: `x; y (and 4 more)`."""
+    """The first few of `sentences`, and how many more there are: `x; y (and 4 more)`."""
     shown = "; ".join(sentences[:most])
     num_more = len(sentences) - most
     if num_more <= 0:

@@ -13,20 +13,17 @@ from pathlib import Path
 
 from spiketriage.diagnosis.anchors import select_anchors
 from spiketriage.errors import EvidenceError, Exit, RefusedError, UsageError
-from spiketriage.evidence import bag, gaps, layout
+from spiketriage.evidence import bag, in_place, layout, losses
 from spiketriage.evidence import frozen as evidence
-from spiketriage.evidence.collect import GENERATIONS, missing
+from spiketriage.evidence.collect import GENERATIONS
 from spiketriage.evidence.collectors import COLLECTORS
 from spiketriage.evidence.gather import COPIERS, Gathered, gather
 from spiketriage.evidence.onset import NOTHING, Onset, find_onset
-from spiketriage.evidence.pin import InPlace, link, secure
 from spiketriage.evidence.progress import say
 from spiketriage.evidence.series_table import tables
 from spiketriage.evidence.telemetry_table import write_parquet
 from spiketriage.incident import next_step, store
 from spiketriage.incident.session import Session
-from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts
-from spiketriage.nouns.file import StoredFile
 from spiketriage.nouns.incident import (
     HARNESS,
     Anchors,
@@ -38,12 +35,10 @@ from spiketriage.nouns.incident import (
     StepResult,
 )
 from spiketriage.nouns.listing import counted
-from spiketriage.readers.data.native_index import read_index
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.readers.telemetry.run.sources import read_telemetry
 from spiketriage.readers.telemetry.series.names import Names
-from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
 
 UNKNOWN = "unknown"  # how an incident's name ends when there is no telemetry to find an onset in
 
@@ -192,7 +187,7 @@ def _freeze(session: Session, subject: _Subject) -> int:
     say(f"freeze: {folder.name}: copying logs, telemetry, code, manifests")
     _facts(session, subject)
     session.commit()  # whoever finds this incident unfinished must know whose it is
-    session.artifacts(_gaps(subject))
+    session.artifacts(losses.of_telemetry(subject.settings, subject.telemetry, subject.unreadable))
     session.steps(subject.onset.points)
 
     def keep_copies(name: str, before: Gathered) -> None:
@@ -209,17 +204,19 @@ def _freeze(session: Session, subject: _Subject) -> int:
         settings.run, payload, collectors, onset=subject.onset.step, at_begin=keep_copies
     )
     generations = tuple(
-        evidence.placed_generation(one, folder, settings) for one in gathered.generations
+        evidence.placed_generation(measured, folder, settings) for measured in gathered.generations
     )
-    lost = list(_lost(settings, generations))
+    lost = list(losses.of_generations(settings, generations))
     anchors = select_anchors(
         generations, subject.onset.step, subject.onset.step, subject.onset.reason
     )
     session.anchors(anchors)
     session.spike(Spike(onset=anchors.onset, suspect=anchors.suspect))
     session.generations(gathered.generations)
-    in_place = list(_in_place(folder, subject, generations, anchors))
-    session.artifacts([*gathered.artifacts, *lost, *in_place])
+    left = list(
+        in_place.secure_all(folder, settings, generations, _candidates(anchors, subject.telemetry))
+    )
+    session.artifacts([*gathered.artifacts, *lost, *left])
     if subject.telemetry is not None:
         series = [one for log in subject.telemetry.logs for one in log.series]
         write_parquet(
@@ -227,8 +224,13 @@ def _freeze(session: Session, subject: _Subject) -> int:
             folder / layout.EVIDENCE / layout.PARQUET,
         )
     sealed = bag.close(folder / layout.EVIDENCE, gathered.sha256)
-    kept = [*_gaps(subject), *gathered.artifacts, *lost, *in_place]
-    missed = dict.fromkeys(one.path for one in kept if one.kept == "missing")
+    kept = [
+        *losses.of_telemetry(subject.settings, subject.telemetry, subject.unreadable),
+        *gathered.artifacts,
+        *lost,
+        *left,
+    ]
+    missed = dict.fromkeys(artifact.path for artifact in kept if artifact.kept == "missing")
     is_whole = not missed and anchors.known_good is not None
     session.frozen(_ended(subject.telemetry, is_whole, missed), evidence=sealed)
     if is_whole:
@@ -267,107 +269,15 @@ def _facts(session: Session, subject: _Subject) -> None:
         session.fact(key, value)
 
 
-def _gaps(subject: _Subject) -> Iterator[Artifact]:
-    """What the telemetry itself shows to be missing."""
-    run, folder = subject.settings.run, subject.settings.telemetry
-    if subject.telemetry is None:
-        if folder == run:
-            name = "telemetry"
-        else:
-            name = layout.artifact_path(run, folder)
-        yield missing(name, "telemetry", subject.unreadable)
-        return
-    for rank in subject.telemetry.missing_ranks:
-        path = layout.artifact_path(run, folder / f"rank-{rank:05d}")
-        why = f"rank {rank} left no readable telemetry in some attempt; the other ranks are kept"
-        yield missing(path, "telemetry", why)
-    for path, why in gaps.telemetry_gaps(subject.settings, subject.telemetry):
-        yield missing(path, "telemetry", why)
-
-
-def _lost(settings: RunSettings, generations: Iterable[GenerationFacts]) -> Iterator[Artifact]:
-    """Damaged generations, and an index that only the manifests still speak of."""
-    for generation in generations:
-        why = gaps.damage(generation)
-        if why:
-            yield missing(
-                layout.artifact_path(settings.run, generation.path),
-                "generation",
-                f"is damaged: {why}",
-            )
-    why = gaps.lost_index(settings, (one.manifest for one in generations))
-    if why:
-        yield missing(gaps.DEFAULT_INDEX, "index", why)
-
-
-def _in_place(
-    folder: Path, subject: _Subject, generations: Sequence[GenerationFacts], anchors: Anchors
-) -> Iterator[Artifact]:
-    settings = subject.settings
-    candidates = {anchors.known_good, anchors.older_good, _last_loaded(subject.telemetry)}
-    for generation in generations:
-        files = _files(generation)
-        is_rest = gaps.unfinished(
-            generation
-        )  # what a rotation or a killed save left over is no loss
-        for entry in files:
-            if is_rest and not (generation.path / entry.path).exists():
-                continue
-            file = InPlace(
-                source=generation.path / entry.path,
-                kind="checkpoint",
-                expected=entry.digest,
-                digest=generation.file_digests.get(entry.path, ""),
-            )
-            yield secure(folder, settings.run, file, pin=generation.name in candidates)
-        if generation.name in candidates and generation.complete and generation.layout == NATIVE:
-            # With its manifest beside it, a pinned generation can be loaded after the run has
-            # deleted it.
-            for name in (MANIFEST_NAME, COMPLETE_NAME):
-                link(
-                    generation.path / name,
-                    layout.pinned(folder, settings.run, generation.path / name),
-                )
-    if settings.data_index is None:
-        return
-    copy = layout.payload(folder) / layout.INDEX
-    try:
-        index = read_index(copy)
-    except EvidenceError as error:
-        if not copy.exists():
-            return  # it could not be copied, which is a gap already
-        path = layout.artifact_path(settings.run, settings.data_index.parent)
-        yield missing(
-            f"{path}/",
-            "shards",
-            f"the index cannot be believed, so no shard is pinned: {error.message}",
-        )
-        return
-    for shard in index.shards:
-        file = InPlace(
-            source=settings.data_index.parent / shard.path, kind="shard", expected=shard.digest
-        )
-        yield secure(folder, settings.run, file, pin=True)
-
-
-def _files(generation: GenerationFacts) -> tuple[StoredFile, ...]:
-    """The files of a generation with what they should hash to.
-
-    Without a manifest, what they hash to now.
-    """
-    if generation.manifest is not None:
-        return generation.manifest.files
-    result: list[StoredFile] = []
-    for path, digest in generation.file_digests.items():
-        result.append(StoredFile(path=path, size_bytes=0, digest=digest))
-    return tuple(result)
+def _candidates(anchors: Anchors, telemetry: Telemetry | None) -> set[str | None]:
+    """The generations that a replay may start from, or that the run itself last started from."""
+    return {anchors.known_good, anchors.older_good, _last_loaded(telemetry)}
 
 
 def _last_loaded(telemetry: Telemetry | None) -> str | None:
-    loads = telemetry.loads if telemetry is not None else ()
-    if loads:
-        return max(loads, key=lambda load: (load.attempt, load.wall_time_s)).generation
-    return None
+    if telemetry is None or not telemetry.loads:
+        return None
+    return max(telemetry.loads, key=lambda load: (load.attempt, load.wall_time_s)).generation
 
 
 def _plan(subject: _Subject, known: store.Incident | None, command: str) -> StepResult:

@@ -1,6 +1,4 @@
-"""`spiketriage hash`.
-
-Digest every artifact in one read pass, and name what differs from manifest or index.
+"""`spiketriage hash`: digest every artifact, and name what differs from manifest or index.
 
 This module never repairs anything and never judges a cause: it says which bytes are not those on
 record.
@@ -62,7 +60,11 @@ def reads(run_folder: Path) -> tuple[Path, ...]:
     data = (settings.data_index.parent,) if settings.data_index is not None else ()
     return (
         settings.run,
-        *(one for one in (settings.checkpoints, *data) if not one.is_relative_to(settings.run)),
+        *(
+            folder
+            for folder in (settings.checkpoints, *data)
+            if not folder.is_relative_to(settings.run)
+        ),
     )
 
 
@@ -101,7 +103,7 @@ def run(
         ]
         _update(examined, dossier, settings, generations, data)
         session.artifacts(examined.artifacts)
-        session.generations(kept(item) for item in generations.measured)
+        session.generations(kept(facts) for facts in generations.measured)
         measured_findings = (data.index_identity, data.shard_digests, generations.finding)
         findings = stamp(measured_findings, hash_findings.EMITS)
         session.findings(findings)
@@ -163,10 +165,7 @@ def _source(examined: _Examined, artifact: Artifact, source: Path) -> None:
 
 
 def _code(folder: Path, settings: RunSettings, generations: Generations) -> Iterator[str]:
-    """Code trees against the manifests that name them.
-
-    Context, since a change of code accuses nobody.
-    """
+    """Code trees against the manifests that name them: context, since that accuses nobody."""
     seen: dict[str, str] = {}
     for facts in generations.facts:
         manifest = facts.manifest
@@ -183,23 +182,28 @@ def _code(folder: Path, settings: RunSettings, generations: Generations) -> Iter
 
 
 def _not_visible(dossier: Dossier, generations: Generations) -> Iterator[str]:
-    """What a clean result does not rule out.
-
-    No checksums, unfinished saves, generations that nobody read before.
-    """
-    foreign = [one for one in generations.facts if one.layout != NATIVE]
-    without = [one for one in foreign if any("has no checksum" in note for note in one.notes)]
+    """What a clean result does not rule out: no checksum, unfinished, never read before."""
+    foreign = [generation for generation in generations.facts if generation.layout != NATIVE]
+    without = [
+        generation
+        for generation in foreign
+        if any("has no checksum" in note for note in generation.notes)
+    ]
     if without:
         note = next(note for note in without[0].notes if "has no checksum" in note)
-        yield f"{listed([one.name for one in without])}: {note}"
-    for one in foreign:
-        if gaps.unfinished(one):
+        yield f"{listed([generation.name for generation in without])}: {note}"
+    for generation in foreign:
+        if gaps.unfinished(generation):
             yield (
-                f"{one.name}: incomplete, so not vouched for: "
-                f"{gaps.within(one, one.interrupted) or 'by its layout'}"
+                f"{generation.name}: incomplete, so not vouched for: "
+                f"{gaps.within(generation, generation.interrupted) or 'by its layout'}"
             )
-    read = {one.name for one in dossier.generations if one.file_digests}
-    first = [one.name for one in foreign if one.file_digests and one.name not in read]
+    read = {generation.name for generation in dossier.generations if generation.file_digests}
+    first = [
+        generation.name
+        for generation in foreign
+        if generation.file_digests and generation.name not in read
+    ]
     if first:
         yield (
             f"{listed(first)}: not read by the freeze, so compared with nothing; the digests "

@@ -28,30 +28,30 @@ def run(
         EvidenceError: the incident's database cannot be read, or the folder is no run.
     """
     try:
-        found = store.find(run_folder, incidents=incidents, wanted=incident)
+        place = store.find(run_folder, incidents=incidents, wanted=incident)
     except RefusedError:
         if incident is not None:
             raise
         return _untouched(run_folder, incidents)
-    dossier = found.dossier()
-    report_written = (found.folder / "report" / "report.html").is_file()
+    dossier = place.dossier()
+    report_written = (place.folder / "report" / "report.html").is_file()
     progress = measure(dossier, report_written=report_written)
     following = next_step.following(dossier, report_written=report_written)
     if not following.startswith("spiketriage "):
         following = next_step.command(following, run_folder, incidents, incident)
     verdict = dossier.verdict
     return StepResult(
-        incident=found.id,
+        incident=place.id,
         exit_code=Exit.DONE,
         verdict=verdict.kind if verdict else "",
         lines=(
-            f"incident {found.id}",
-            f"folder {found.folder}",
-            *_at_work(found.folder),
+            f"incident {place.id}",
+            f"folder {place.folder}",
+            *_at_work(place.folder),
             *_known(dossier),
             *_table(progress),
         ),
-        data=_data(run_folder, found.folder, dossier, progress),
+        data=_data(run_folder, place.folder, dossier, progress),
         next_commands=(following,),
     )
 

@@ -118,7 +118,7 @@ def _connect(address: str) -> Any:
     except ImportError as error:
         message = f"--cluster needs Dask, which is not installed ({error})"
         raise UsageError(message, hint="pip install 'spiketriage[dask]'") from error
-    with _quiet(), warnings.catch_warnings(record=True) as told:
+    with _quiet(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             asyncio.run(_shake_hands(address))
@@ -130,9 +130,9 @@ def _connect(address: str) -> Any:
         except OSError as error:
             message = f"no Dask scheduler answers at {address} within {ANSWER_S} s"
             raise RefusedError(message, hint="dask scheduler") from error
-    for one in told:
-        if one.category.__name__ == "VersionMismatchWarning":
-            say(f"cluster: {one.message}")
+    for warning in caught:
+        if warning.category.__name__ == "VersionMismatchWarning":
+            say(f"cluster: {warning.message}")
     return client
 
 
@@ -153,9 +153,9 @@ async def _shake_hands(address: str) -> None:
 def _quiet() -> Iterator[None]:
     """Keep Dask's own tracebacks off the terminal: what they mean is said by us."""
     names = []
-    for one in logging.root.manager.loggerDict:
-        if one.startswith(("distributed", "tornado", "asyncio")):
-            names.append(one)
+    for name in logging.root.manager.loggerDict:
+        if name.startswith(("distributed", "tornado", "asyncio")):
+            names.append(name)
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -40,9 +40,9 @@ def run(
         UsageError: `statement` is not one statement that reads, or it is wrong.
         EvidenceError, RefusedError: the database cannot be read, or there is no incident.
     """
-    found = find(run_folder, incidents=incidents, wanted=incident)
+    place = find(run_folder, incidents=incidents, wanted=incident)
     try:
-        result = query(found, statement)
+        result = query(place, statement)
     except UsageError as error:
         hint = next_step.command("sql", run_folder, incidents, incident).split(" ", 2)
         raise UsageError(
@@ -54,7 +54,7 @@ def run(
         width = None
     rows = [[_plain(value) for value in row] for row in result.rows]
     return StepResult(
-        incident=found.id,
+        incident=place.id,
         exit_code=Exit.DONE,
         verdict="",
         lines=table(result, rows, width),
@@ -111,7 +111,7 @@ def table(
 
 
 def _fitting(widths: Sequence[int], room: int) -> list[int]:
-    """The widths of as many columns as have room beside each other when each is cut as far as it may be."""
+    """The widths of the first columns, as many as have room when each is cut as far as may be."""
     taken = -len(GAP)
     fitted: list[int] = []
     for width in widths:

@@ -1,6 +1,4 @@
-"""`spiketriage verify`.
-
-Is the incident still what was frozen and recorded, file by file and row by row.
+"""`spiketriage verify`: is the incident still what was frozen and recorded, by file and by row.
 
 This module never takes the lease, never writes, and never follows a manifest's path out of
 `evidence/`.
@@ -44,22 +42,22 @@ def run(
     argv: Sequence[str],
     deep: bool = False,
 ) -> StepResult:
-    """Examine the record, the copied evidence, and the evidence left in place (`deep`: its digests too).
+    """Examine the record, the copies, and what was left in place (`deep`: its digests too).
 
     Raises:
         RefusedError: there is no incident.
     """
-    found = find(run_folder, incidents=incidents, wanted=incident)
-    examined = _examine(found, run_folder, deep=deep)
+    place = find(run_folder, incidents=incidents, wanted=incident)
+    examined = _examine(place, run_folder, deep=deep)
     problems = [problem for part in examined for problem in part.problems]
     covered = [part.covered for part in examined]
     verdict = "broken" if problems else "intact"
     if problems:
-        summary = f"{found.id}: {len(problems)} broken"
+        summary = f"{place.id}: {len(problems)} broken"
     else:
-        summary = f"{found.id}: intact"
+        summary = f"{place.id}: intact"
     return StepResult(
-        incident=found.id,
+        incident=place.id,
         exit_code=Exit.INTEGRITY if problems else Exit.DONE,
         verdict=verdict,
         lines=(
@@ -70,15 +68,15 @@ def run(
         data={"problems": problems, "covered": covered, "deep": deep},
         next_commands=()
         if deep
-        else (next_step.command("verify", run_folder, incidents, found.id, "--deep"),),
+        else (next_step.command("verify", run_folder, incidents, place.id, "--deep"),),
     )
 
 
-def _examine(found: Incident, run_folder: Path, *, deep: bool) -> tuple[Examined, ...]:
-    evidence = found.folder / layout.EVIDENCE
+def _examine(place: Incident, run_folder: Path, *, deep: bool) -> tuple[Examined, ...]:
+    evidence = place.folder / layout.EVIDENCE
     bag = _bag(evidence)
     try:
-        dossier, broken = found.dossier(), audit(found)
+        dossier, broken = place.dossier(), audit(place)
     except EvidenceError as error:
         return (Examined(covered="record: unreadable", problems=(error.message,)), bag)
     num_rows = len(dossier.journal)
@@ -86,11 +84,11 @@ def _examine(found: Incident, run_folder: Path, *, deep: bool) -> tuple[Examined
         covered=f"record: {num_rows} journal rows and every table's chain",
         problems=(*broken, *_sealed(dossier, evidence)),
     )
-    return (record, bag, _artifacts(dossier, run_folder, found.folder, deep=deep))
+    return (record, bag, _artifacts(dossier, run_folder, place.folder, deep=deep))
 
 
 def _sealed(dossier: Dossier, evidence: Path) -> Iterator[str]:
-    """The bag against the journal: a file, its line and the tag manifest can be changed together."""
+    """The bag against the journal: a file and every line about it can be changed together."""
     path = evidence / TAG_MANIFEST
     if dossier.journal:
         expected = dossier.journal[-1].evidence
@@ -119,16 +117,14 @@ def _bag(evidence: Path) -> Examined:
     if problems:
         return Examined(covered="evidence: manifest unreadable", problems=problems)
     about, problems = _listed(tags)
-    found = list(problems)
+    sentences = list(problems)
     for path, digest in {**about, **listed}.items():
-        found += _file(evidence, path, digest)
+        sentences += _file(evidence, path, digest)
     for path in _payload(evidence):
         if path not in listed:
-            found.append(f"{evidence / path}: not in {MANIFEST}")
-    covered = (
-        f"evidence: {len(listed)} files against {MANIFEST}, and {len(about)} that describe them"
-    )
-    return Examined(covered=covered, problems=tuple(found))
+            sentences.append(f"{evidence / path}: not in {MANIFEST}")
+    covered = f"evidence: {len(listed)} files against {MANIFEST}"
+    return Examined(covered=covered, problems=tuple(sentences))
 
 
 def _listed(manifest: Path) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -215,10 +211,7 @@ def _artifact(artifact: Artifact, run_folder: Path, folder: Path, *, deep: bool)
 
 
 def _located(artifact: Artifact, run_folder: Path, folder: Path) -> Path | None:
-    """Where the artifact lies now.
-
-    At its place, else its hard link, which outlives a trainer's rotation.
-    """
+    """Where the artifact lies now: at its place, else at its hard link, which outlives it there."""
     source = run_folder / artifact.path
     return next(
         (path for path in (source, layout.pinned(folder, run_folder, source)) if path.exists()),
