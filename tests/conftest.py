@@ -12,9 +12,12 @@ import pickle
 import re
 from collections.abc import Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from rehearsed import Rehearsed, planted, rehearse
+
+if TYPE_CHECKING:
+    from rehearsed import Rehearsed
 
 MISSING = re.compile(
     r"No module named '(torch|transformers|accelerate|lightning|tensorboard|dask|distributed)\b"
@@ -116,6 +119,8 @@ def flip_run(tmp_path_factory: pytest.TempPathFactory) -> Rehearsed:
 
 def _shared(folder: Path, name: str, fault: str, seed: int) -> Rehearsed:
     """The run of that name, made under a lock, so that no other worker makes it again."""
+    from rehearsed import Rehearsed, planted, rehearse  # which needs torch
+
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
     run, told = folder / name / "run", folder / f"{name}.pickle"

@@ -100,7 +100,7 @@ def test_the_new_members_are_tested_without_a_test_of_their_own(tree: Path) -> N
     listed = run_tests(
         tree, "--collect-only", "tests/test_contracts.py", "tests/unit/test_judge.py"
     )
-    for name in ("negative_loss", "loss-overflow", "placement-heals", "hyperparameter-change"):
+    for name in ("negative_loss", "moment-overflow", "placement-heals", "hyperparameter-change"):
         assert name in listed.stdout, name
 
 
