@@ -49,7 +49,7 @@ def guard(program: Callable[[], object], argv: Sequence[str]) -> int:
         code = stop.code
     except (typer.TyperException, SpiketriageError, OSError, KeyboardInterrupt) as error:
         return _report(explain(error, argv), argv)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the last edge: the traceback is kept
         return _report(_bug(error, argv), argv)
     code = code if isinstance(code, int) else 0
     if code in (Exit.INTERRUPTED, Exit.TERMINATED):

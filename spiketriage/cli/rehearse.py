@@ -34,7 +34,7 @@ def rehearse(
         )
     from spiketriage.practice.rehearsal import launch as it
 
-    names = tuple(stabilizers or ())
+    names = tuple(stabilizer or ())
     result = it.run(fault=fault, seed=seed, out=out, stabilizers=names, argv=called())
     return show("rehearse", result, as_json)
 

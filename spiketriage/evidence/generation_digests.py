@@ -129,9 +129,8 @@ def _with_changes(
     changed = []
     for difference in differences:
         if difference.note and difference.generation.name == generation.name:
-            changed.append(
-                f"{difference.file}: {difference.note}expected {difference.expected}, found {difference.seen}"
-            )
+            values = f"expected {difference.expected}, found {difference.seen}"
+            changed.append(f"{difference.file}: {difference.note}{values}")
     if changed:
         return replace(generation, problems=(*generation.problems, *changed))
     return generation

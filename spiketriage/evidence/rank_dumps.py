@@ -20,7 +20,7 @@ CONVINCED = 0.5
 def rank_dumps(logs: Path) -> tuple[RankDumps, ...]:
     """The dumps below `logs`, a group for each folder; a group that cannot be read is left out."""
     # most runs have no dump
-    from spiketriage.readers.events.desync import disagreement_among
+    from spiketriage.readers.events.desync import disagreement_among  # noqa: PLC0415
 
     groups: defaultdict[str, list[Path]] = defaultdict(list)
     for path in _dumps(logs):
@@ -37,7 +37,7 @@ def rank_dumps(logs: Path) -> tuple[RankDumps, ...]:
 
 def _dumps(logs: Path) -> Iterator[Path]:
     # a run without logs does not need it
-    from spiketriage.readers.events import flight_recorder
+    from spiketriage.readers.events import flight_recorder  # noqa: PLC0415
 
     for parent, folders, names in os.walk(logs):
         folders.sort()

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # `--help` names these types and must not pay for numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 Severity = Literal["fatal", "error", "warning", "info"]
 

@@ -75,7 +75,7 @@ class ClusterExecutor(RemoteExecutor):
 
     def why(self, error: BaseException) -> str:
         """A piece that kills its workers is the one error that needs words of ours."""
-        from distributed import KilledWorker
+        from distributed import KilledWorker  # noqa: PLC0415 - an extra that may be absent
 
         if isinstance(error, KilledWorker) and error.allowed_failures is not None:
             return f"each of {error.allowed_failures + 1} workers died that tried"
@@ -114,7 +114,7 @@ def executor(address: str | None, places: Sequence[Path]) -> Iterator[Executor |
 
 def _connect(address: str) -> Any:
     try:
-        from distributed import Client
+        from distributed import Client  # noqa: PLC0415 - an extra that may be absent
     except ImportError as error:
         message = f"--cluster needs Dask, which is not installed ({error})"
         raise UsageError(message, hint="pip install 'spiketriage[dask]'") from error
@@ -141,7 +141,7 @@ async def _shake_hands(address: str) -> None:
 
     Dask's own client waits for ever for a server that takes a call and says nothing.
     """
-    import distributed.comm
+    import distributed.comm  # noqa: PLC0415 - an extra that may be absent
 
     untyped: Any = distributed
     arguments = untyped.Security().get_connection_args("client")
