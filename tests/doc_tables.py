@@ -22,6 +22,7 @@ from spiketriage.wire import chain
 OTHER_CODES = {
     0: "done; what was asked holds",
     1: "ran, and found something against",
+    5: "the measurement is valid but does not decide",
     70: "a bug: the traceback is kept in a file whose path is printed",
     130: "interrupted; the same command goes on",
     143: "terminated; the same command goes on",
