@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from spiketriage.errors import UsageError
+from spiketriage.errors import Exit, UsageError
 from spiketriage.nouns.incident import StepResult
 
 SETTINGS = "spiketriage.toml"
@@ -70,7 +70,7 @@ def status_here() -> StepResult:
     except UsageError as error:
         return StepResult(
             incident="",
-            exit_code=0,
+            exit_code=Exit.DONE,
             verdict="",
             lines=(f"no incident at hand: {error.message}",),
             data={},

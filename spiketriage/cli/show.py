@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
+from spiketriage.errors import Exit
 from spiketriage.nouns.incident import StepResult
 from spiketriage.wire.telemetry import encode_json
 
@@ -48,7 +49,7 @@ def envelope(command: str, result: StepResult, error: Mapping[str, str] | None =
     """Return the JSON envelope of a result, one line; nonfinite numbers are spelled as strings."""
     fields: dict[str, Any] = {
         "schema": f"spiketriage.{command}/1",
-        "ok": result.exit_code == 0,
+        "ok": result.exit_code == Exit.DONE,
         "verdict": result.verdict,
         "exit": result.exit_code,
         "incident": result.incident,

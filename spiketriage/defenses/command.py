@@ -12,9 +12,9 @@ from typing import Any
 from spiketriage.defenses.calls import import_line
 from spiketriage.defenses.sources import Reading, read_target
 from spiketriage.defenses.weigh import StabilizerState, weigh
+from spiketriage.errors import Exit
 from spiketriage.nouns.incident import StepResult
 
-NOTHING_SPEAKS = 5  # the exit code when every state is unknown
 MAX_REASONS = 3
 STATES = ("on", "off", "not needed", "unknown")
 
@@ -38,9 +38,9 @@ def run(target: str, *, selectable: Sequence[str], built_in: Sequence[str]) -> S
         "not_read": list(reading.notes),
         "defenses": [_row(state, selectable, built_in) for state in states],
     }
-    exit_code, verdict = 0, _counts(states)
+    exit_code, verdict = Exit.DONE, _counts(states)
     if all(state.status == "unknown" for state in states):
-        exit_code, verdict = NOTHING_SPEAKS, "unknown"
+        exit_code, verdict = Exit.INCONCLUSIVE, "unknown"
     return StepResult(
         incident="",
         exit_code=exit_code,

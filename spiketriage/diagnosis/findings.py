@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spiketriage.nouns.incident import Finding, Where
-from spiketriage.nouns.listing import counted as counted
-from spiketriage.nouns.listing import listed as listed
+from spiketriage.nouns.listing import listed
 
 NOWHERE = Where()
 

@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -22,6 +23,8 @@ from spiketriage.errors import BusyError, RefusedError
 NAME = "lease.json"
 HEARTBEAT_S = 5.0
 STALE_S = 60.0
+# A look at the lease takes milliseconds; a process that was stopped within one must not stop all.
+GUARD_WAIT_S, GUARD_POLL_S = 5.0, 0.05
 LEASE_BYTES = 1 << 16  # one file and its draft, generously
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)  # a file system without hard links
 
@@ -180,14 +183,30 @@ def _guard(folder: Path) -> Iterator[None]:
     """Serialise looks at the lease that may end in a take-over.
 
     Without file locks the link alone must do.
+
+    Raises:
+        BusyError: somebody has been looking for too long.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        _wait_for_lock(handle, folder / NAME)
         yield
     finally:
         os.close(handle)
+
+
+def _wait_for_lock(handle: int, path: Path) -> None:
+    give_up_at = time.monotonic() + GUARD_WAIT_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= give_up_at:
+                raise _busy(path, read(path)) from None
+            time.sleep(GUARD_POLL_S)
+        except OSError:
+            return  # a file system without locks
 
 
 def _place() -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from spiketriage.incident.progress import ORDER, Progress, measure, stands, verb
 from spiketriage.nouns.incident import HARNESS, Anchors, Dossier
 
+REPORT = ("report",)
 EXECUTED = ("replay", "branch")  # the steps of the runbook that execute steps of training
 CONCLUSIVE = (
     "established",
@@ -46,6 +47,31 @@ def after_check(anchors: Anchors | None, *, has_harness: bool) -> str:
     if has_harness and anchors is not None and anchors.suspect is not None:
         return "replay"
     return "bisect"
+
+
+def after_replay(*, is_reproduced: bool, has_spiked: bool) -> str:
+    """A reproduced incident lets one factor be changed; whatever else was seen is to be weighed."""
+    if is_reproduced and has_spiked:
+        return "branch"
+    return "bisect"
+
+
+def after_bisect(proposed: Sequence[str], *, unasked: str) -> tuple[str, ...]:
+    """The words of the command that would tell the most.
+
+    `unasked` names the step that would fill a deciding cell which nobody asked for yet, `proposed`
+    the experiments to run next; where both are empty, all that is left is to report.
+    """
+    if unasked:
+        return (unasked,)
+    if not proposed:
+        return REPORT
+    if tuple(proposed) == ("replay",):
+        return ("replay",)
+    words = ["branch"]
+    for name in proposed:
+        words += ["--experiment", name]
+    return tuple(words)
 
 
 def following(dossier: Dossier, *, report_written: bool) -> str:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from spiketriage.errors import Exit
 from spiketriage.nouns.incident import StepResult
 from spiketriage.practice.rehearsal import launch
 from spiketriage.practice.rehearsal.catalogue import load_fault
@@ -44,7 +45,7 @@ def run(*, out: Path, seed: int, argv: Sequence[str]) -> StepResult:
         place += f", rank {data['where']['rank']}"
     return StepResult(
         incident=str(triaged.envelope["incident"]),
-        exit_code=0,
+        exit_code=Exit.DONE,
         verdict=triaged.verdict,
         lines=(
             verdict,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spiketriage.errors import Exit
 from spiketriage.nouns.incident import Anchors, Dossier, JournalRow, StepPoint
 from spiketriage.report import commands, words
 from spiketriage.report.model import Row, Section, Table, code, number, text
@@ -155,7 +156,7 @@ def _command(row: JournalRow) -> Row:
         str(row.exit_code),
         words.seconds(row.duration_s),
     )
-    return Row(cells=cells, tone="" if row.exit_code in (0, 1) else "warn")
+    return Row(cells=cells, tone="" if row.exit_code in (Exit.DONE, Exit.AGAINST) else "warn")
 
 
 def lessons(dossier: Dossier) -> Section:

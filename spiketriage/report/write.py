@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spiketriage import durable
-from spiketriage.errors import RefusedError
+from spiketriage.errors import Exit, RefusedError
 from spiketriage.incident import next_step, store
 from spiketriage.incident.progress import verb
 from spiketriage.nouns.incident import Dossier, StepResult
@@ -41,7 +41,7 @@ def run(
         report = build.build(dossier)
         folder = opened.folder / "report"
         write(folder, render(dossier, report))
-        session.exit_code = 0
+        session.exit_code = Exit.DONE
     return _result(opened.id, folder, report, _following(dossier, run_folder, incidents, opened.id))
 
 
@@ -104,7 +104,7 @@ def _result(incident: str, folder: Path, report: Report, following: str) -> Step
         lines.append(f"sections that are still empty: {', '.join(lacking)}")
     return StepResult(
         incident=incident,
-        exit_code=0,
+        exit_code=Exit.DONE,
         verdict=banner.verdict,
         lines=tuple(lines),
         data={"report": paths, "missing": lacking, "chain_head": report.chain_head},

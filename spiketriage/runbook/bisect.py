@@ -19,7 +19,9 @@ from spiketriage.diagnosis.plan import Proposal
 from spiketriage.diagnosis.replaying import EMITS as REPLAY_EMITS
 from spiketriage.diagnosis.role import AGAINST_THE_RUN
 from spiketriage.diagnosis.setting import STEPS_AFTER
+from spiketriage.errors import Exit
 from spiketriage.evidence.hash_findings import EMITS as HASH_EMITS
+from spiketriage.incident.next_step import REPORT, after_bisect
 from spiketriage.nouns.incident import (
     CauseView,
     Dossier,
@@ -49,13 +51,15 @@ def run(
     verdict = judge(CAUSES, case)
     if verdict.kind == "established":
         proposal = None
-    following = _missing_step(verdict, outlook) or outlook.next_command(proposal)
-    if proposal is not None:
+    proposed = proposal.experiments if proposal is not None else ()
+    words = after_bisect(proposed, unasked=_unasked_step(verdict, outlook))
+    following = outlook.command(*words)
+    if words != REPORT:
         verdict = replace(verdict, next_experiment=following)
     with outlook.incident.session(argv) as session:
         outlook.keep_plan(session)
         session.verdict(verdict)
-        session.exit_code = 5 if verdict.kind in INCONCLUSIVE else 0
+        session.exit_code = Exit.INCONCLUSIVE if verdict.kind in INCONCLUSIVE else Exit.DONE
     later = later_anomalies(outlook)
     return StepResult(
         incident=outlook.incident.id,
@@ -65,7 +69,7 @@ def run(
         data={
             **verdict_data(verdict),
             "later": later,
-            "next_experiments": proposal.experiments if proposal is not None else [],
+            "next_experiments": list(proposed),
         },
         next_commands=(following,),
     )
@@ -106,7 +110,7 @@ def _steps(steps: Sequence[int]) -> str:
     return f"steps {shown}"
 
 
-def _missing_step(verdict: Verdict, outlook: Outlook) -> str:
+def _unasked_step(verdict: Verdict, outlook: Outlook) -> str:
     """`hash` or `check`, when a suspect's deciding cell is one that nobody asked for yet."""
     unasked: set[str] = set()
     for view in verdict.causes:
@@ -124,8 +128,8 @@ def _missing_step(verdict: Verdict, outlook: Outlook) -> str:
     if not unasked:
         return ""
     if unasked <= HASH_EMITS.keys():
-        return outlook.command("hash")
-    return outlook.command("check")
+        return "hash"
+    return "check"
 
 
 def later_anomalies(outlook: Outlook) -> list[int]:

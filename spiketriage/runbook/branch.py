@@ -17,7 +17,7 @@ from spiketriage.diagnosis.launch import execute
 from spiketriage.diagnosis.plan import cost
 from spiketriage.diagnosis.replaying import REPLAY
 from spiketriage.diagnosis.role import stamp
-from spiketriage.errors import RefusedError, UsageError
+from spiketriage.errors import Exit, RefusedError, UsageError
 from spiketriage.evidence.progress import say
 from spiketriage.nouns.incident import Finding, StepResult
 from spiketriage.runbook.bench import Bench, new_rows, open_bench, require_replayable
@@ -64,7 +64,9 @@ def run(
         findings = [_read(experiment, bench, answers) for experiment in chosen]
         session.trials(new_rows(answers.values()))
         session.findings(findings)
-        session.exit_code = 5 if all(f.outcome == "not testable" for f in findings) else 0
+        session.exit_code = (
+            Exit.INCONCLUSIVE if all(f.outcome == "not testable" for f in findings) else Exit.DONE
+        )
     num_executed = num_steps_executed(answers.values())
     return StepResult(
         incident=bench.incident.id,
@@ -179,7 +181,7 @@ def _nothing_left(bench: Bench) -> StepResult:
     verdict = bench.dossier.verdict
     return StepResult(
         incident=bench.incident.id,
-        exit_code=0,
+        exit_code=Exit.DONE,
         verdict=verdict.kind if verdict else "",
         lines=("no experiment that can be run would change the verdict",),
         data={"findings": [], "steps_executed": 0},
@@ -207,7 +209,7 @@ def _listing(bench: Bench) -> StepResult:
         )
     return StepResult(
         incident=bench.incident.id,
-        exit_code=0,
+        exit_code=Exit.DONE,
         verdict="listed",
         lines=tuple(lines),
         data={"experiments": data},

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from spiketriage.diagnosis.anchors import select_anchors
 from spiketriage.diagnosis.checks import CHECKS, Check
-from spiketriage.diagnosis.findings import counted, untestable
+from spiketriage.diagnosis.findings import untestable
 from spiketriage.diagnosis.role import stamp
 from spiketriage.diagnosis.view import View
 from spiketriage.errors import SpiketriageError
@@ -22,6 +22,7 @@ from spiketriage.evidence.frozen import load_view
 from spiketriage.incident import next_step, store
 from spiketriage.incident.store import Incident
 from spiketriage.nouns.incident import Anchors, Finding, Spike, StepResult
+from spiketriage.nouns.listing import counted
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.runbook.bench import record_plan

@@ -13,7 +13,6 @@ from spiketriage.diagnosis.causes import CAUSES
 from spiketriage.diagnosis.experiments import EXPERIMENTS
 from spiketriage.diagnosis.judge import Case, make_case
 from spiketriage.diagnosis.plan import Plan, Proposal, possible, propose
-from spiketriage.diagnosis.replaying import REPLAY
 from spiketriage.digests import of_bytes, of_mapping
 from spiketriage.errors import RefusedError
 from spiketriage.incident import store
@@ -83,17 +82,6 @@ class Outlook:
         """Record the plan, unless the incident holds it already."""
         if not self.is_recorded:
             keep_plan(session, self.plan)
-
-    def next_command(self, proposal: Proposal | None) -> str:
-        """The command that runs a proposal; without one, the report."""
-        if proposal is None:
-            return self.command("report")
-        if proposal.experiments == (REPLAY,):
-            return self.command("replay")
-        options: list[str] = []
-        for name in proposal.experiments:
-            options += ["--experiment", name]
-        return self.command("branch", *options)
 
 
 def find_frozen(typed: Typed) -> tuple[Incident, Dossier]:

@@ -10,12 +10,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from spiketriage.diagnosis.answer import Answer, num_cached, num_steps_executed
-from spiketriage.diagnosis.findings import counted
 from spiketriage.diagnosis.launch import execute
 from spiketriage.diagnosis.replaying import NUM_REPLAYS, first_difference, replay_findings
-from spiketriage.errors import UsageError
+from spiketriage.errors import Exit, UsageError
 from spiketriage.evidence.progress import say
+from spiketriage.incident.next_step import after_replay
 from spiketriage.nouns.incident import Finding, StepResult
+from spiketriage.nouns.listing import counted
 from spiketriage.runbook.bench import Bench, new_rows, open_bench, require_replayable
 from spiketriage.runbook.outlook import Typed
 
@@ -48,10 +49,10 @@ def run(
         finding = findings[0]
         session.trials(new_rows(answers))
         session.findings(findings)
-        session.exit_code = 5 if finding.outcome == "not testable" else 0
-    following = "bisect"
-    if finding.outcome == "agrees" and bench.setting.spiked:
-        following = "branch"  # the incident is reproduced, so that one factor can be changed
+        session.exit_code = Exit.INCONCLUSIVE if finding.outcome == "not testable" else Exit.DONE
+    following = after_replay(
+        is_reproduced=finding.outcome == "agrees", has_spiked=bench.setting.spiked
+    )
     return StepResult(
         incident=bench.incident.id,
         exit_code=session.exit_code,

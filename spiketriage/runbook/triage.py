@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spiketriage.diagnosis.replaying import REPLAY
-from spiketriage.errors import RefusedError, TrialError
+from spiketriage.errors import Exit, RefusedError, TrialError
 from spiketriage.evidence.progress import say
 from spiketriage.incident import store
 from spiketriage.incident.next_step import command
@@ -20,7 +20,6 @@ from spiketriage.nouns.incident import StepResult
 from spiketriage.report import write as report
 from spiketriage.runbook import bisect, branch, check, freeze, hash, replay
 
-INTEGRITY, PARTIAL, CHILD_FAILED = 4, 6, 7
 EXPLAINED = ("established", "supported")  # a verdict that accounts for what hash found
 # Verdicts that leave later anomalies open.
 DISMISSED = ("expected-behaviour", "telemetry-artefact", "unresolved")
@@ -173,7 +172,7 @@ def _experiment(walk: _Walk, budget: int | None) -> StepResult:
                 walk.step(step, branch.run, experiments=proposed)
         except TrialError as error:
             say(f"  {error.message}")
-            walk.exit_codes[step] = CHILD_FAILED
+            walk.exit_codes[step] = Exit.CHILD_FAILED
             break
         verdict, tried = walk.step("bisect", bisect.run), proposed
     return verdict
@@ -181,10 +180,10 @@ def _experiment(walk: _Walk, budget: int | None) -> StepResult:
 
 def _exit_code(verdict: StepResult, seen: Mapping[str, int]) -> int:
     """The worst that the verdict does not account for: a failed child, damage, no answer, a gap."""
-    if CHILD_FAILED in seen.values():
-        return CHILD_FAILED
-    if seen.get("hash") == INTEGRITY and verdict.verdict not in EXPLAINED:
-        return INTEGRITY
-    if not verdict.exit_code and seen.get("freeze") == PARTIAL:
-        return PARTIAL
+    if Exit.CHILD_FAILED in seen.values():
+        return Exit.CHILD_FAILED
+    if seen.get("hash") == Exit.INTEGRITY and verdict.verdict not in EXPLAINED:
+        return Exit.INTEGRITY
+    if not verdict.exit_code and seen.get("freeze") == Exit.PARTIAL:
+        return Exit.PARTIAL
     return verdict.exit_code

@@ -11,9 +11,9 @@ from itertools import islice
 
 import numpy as np
 
-from spiketriage.diagnosis.findings import counted, listed
 from spiketriage.nouns.checkpoint import CheckpointFacts, Measurement
 from spiketriage.nouns.data import DataFacts
+from spiketriage.nouns.listing import counted, listed
 from spiketriage.nouns.series import LogFacts, Series
 from spiketriage.nouns.telemetry import Event, EventFacts
 from spiketriage.readers.scan.oddities import nonfinite, oddities, suspicions

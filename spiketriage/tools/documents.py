@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from spiketriage.diagnosis.findings import counted
-from spiketriage.errors import EvidenceError, UsageError
+from spiketriage.errors import EvidenceError, Exit, UsageError
 from spiketriage.evidence.progress import say
 from spiketriage.incident import next_step
 from spiketriage.nouns.data import MeasuredDocument
 from spiketriage.nouns.incident import StepResult
+from spiketriage.nouns.listing import counted
 from spiketriage.nouns.series import Integers
 from spiketriage.readers.data.stores import STORES, DataStore
 from spiketriage.readers.look import best, look
@@ -35,7 +35,12 @@ from spiketriage.tools.document_oddity import (
 )
 from spiketriage.tools.document_peers import Reading, Sample, draw
 
-EXIT_CODES = {"clean": 0, "stands-out": 1, "damaged": 4, "inconclusive": 5}
+EXIT_CODES = {
+    "clean": Exit.DONE,
+    "stands-out": Exit.AGAINST,
+    "damaged": Exit.INTEGRITY,
+    "inconclusive": Exit.INCONCLUSIVE,
+}
 MAX_JUDGED = 1024  # of one step; a sample of so many shows what is wrong with the rest
 MAX_PROFILED = 200
 MAX_LINES = 40

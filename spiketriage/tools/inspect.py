@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from spiketriage.errors import EvidenceError
+from spiketriage.errors import EvidenceError, Exit
 from spiketriage.incident import next_step
 from spiketriage.nouns.checkpoint import CheckpointFacts
 from spiketriage.nouns.incident import StepResult
@@ -29,8 +29,7 @@ from spiketriage.tools.inventory import inventory
 
 # below this every byte is read without being asked, which takes well under a second
 SMALL_BYTES = 256_000_000
-INTEGRITY, UNKNOWN, PARTIAL = 4, 5, 6
-VERDICTS = {0: "clean", INTEGRITY: "damaged", PARTIAL: "partial"}
+VERDICTS = {Exit.DONE: "clean", Exit.INTEGRITY: "damaged", Exit.PARTIAL: "partial"}
 _TROUBLE = ("PROBLEM", "NONFINITE", "ODD", "NOT complete")
 
 
@@ -46,12 +45,12 @@ class _Description:
         return any(line.startswith(_TROUBLE) for line in self.lines)
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Exit:
         if self.is_trouble:
-            return INTEGRITY
+            return Exit.INTEGRITY
         if any(line.startswith(NOT_MEASURED) for line in self.lines):
-            return PARTIAL
-        return 0
+            return Exit.PARTIAL
+        return Exit.DONE
 
 
 def run(path: Path, *, deep: bool = False, executor: Executor | None = None) -> StepResult:
@@ -169,7 +168,7 @@ def _unknown(seen: Look, refuted: list[str]) -> StepResult:
         what += "; it is a Git-LFS pointer: the file itself was never fetched (`git lfs pull`)"
     return StepResult(
         incident="",
-        exit_code=UNKNOWN,
+        exit_code=Exit.INCONCLUSIVE,
         verdict="unknown",
         lines=(
             f"{seen.path}: of no known format",

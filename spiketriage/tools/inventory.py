@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from spiketriage.errors import EvidenceError
+from spiketriage.errors import EvidenceError, Exit
 from spiketriage.incident import next_step
 from spiketriage.nouns.incident import StepResult
 from spiketriage.readers.discover import Claim, Discovery, kinds
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from spiketriage.readers.events.sources import EventSource
     from spiketriage.readers.telemetry.formats import LogFormat
 
-INTEGRITY = 4
 MAX_CLAIMS = 40
 
 
@@ -41,9 +40,9 @@ def inventory(folder: Path, discovery: Discovery) -> StepResult:
         lines.append(f"  … and {len(claims) - MAX_CLAIMS} more")
     lines += [f"  collectives: {sentence}" for sentence in _disagreements(folder, discovery)]
     lines += [f"  note: {note}" for note in discovery.notes]
-    exit_code, verdict = 0, "clean"
+    exit_code, verdict = Exit.DONE, "clean"
     if any(text.startswith("PROBLEM") for text in texts):
-        exit_code, verdict = INTEGRITY, "damaged"
+        exit_code, verdict = Exit.INTEGRITY, "damaged"
     listed = []
     for claim in claims:
         listed.append({"path": str(claim.path), "kind": claim.kind, "format": claim.format.NAME})

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spiketriage.detect.detector import Alarm, Detector, Row
-from spiketriage.errors import EvidenceError
+from spiketriage.errors import EvidenceError, Exit
 from spiketriage.evidence.onset import rows_at
 from spiketriage.evidence.progress import say
 from spiketriage.readers.settings import read_settings
@@ -23,7 +23,6 @@ from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.readers.telemetry.run.sources import read_telemetry
 from spiketriage.readers.telemetry.series.names import DEFAULT, Names
 
-HAS_ALARMS = 1  # the exit code
 POLL_S = 2.0
 MAX_SHARE = 0.05  # of the time goes into looking: a larger telemetry is looked at less often
 MAX_NAMED = 5  # bad lines that are named; the rest is counted
@@ -54,7 +53,7 @@ class _Watched:
         """Say on stderr what it was, and return the exit code, which bad lines do not change."""
         bad = f", {self.num_bad_lines} lines could not be read" if self.num_bad_lines else ""
         say(f"{self.num_alarms} alarms in {self.num_rows} rows{bad}")
-        return HAS_ALARMS if self.num_alarms else 0
+        return Exit.AGAINST if self.num_alarms else Exit.DONE
 
 
 def read(lines: Iterable[bytes], tell: Tell) -> int:

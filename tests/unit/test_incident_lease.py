@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -141,3 +142,20 @@ def test_a_damaged_lease_blocks_for_a_minute_only(incident: Incident, text: str)
     os.utime(path, (at, at))
     with incident.session(ARGV):
         pass
+
+
+@pytest.mark.slow
+def test_a_process_that_stands_still_within_its_look_at_the_lease_stops_nobody_for_good(
+    incident: Incident,
+) -> None:
+    path = leased(incident, pid=1, started_ticks=None, host="elsewhere")
+    handle = os.open(incident.folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with pytest.raises(BusyError, match="process 1 of .* on host elsewhere"):
+            incident.session(ARGV).__enter__()
+    finally:
+        os.close(handle)
+    path.unlink()
+    with incident.session(ARGV):
+        assert path.exists()

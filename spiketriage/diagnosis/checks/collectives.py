@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spiketriage.diagnosis.findings import agrees, counted, ranks_text, untestable
+from spiketriage.diagnosis.findings import agrees, ranks_text, untestable
 from spiketriage.diagnosis.role import AGAINST_THE_RUN, Emission
 from spiketriage.diagnosis.view import RankDumps, View
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted
 
 if TYPE_CHECKING:
     from spiketriage.readers.events.desync import Disagreement

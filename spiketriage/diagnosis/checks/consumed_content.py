@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.diagnosis.findings import agrees, untestable
 from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.data import DataIndex
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted, listed
 from spiketriage.nouns.telemetry import StepRecord
 
 NAME = "consumed-content"

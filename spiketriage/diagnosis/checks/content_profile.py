@@ -15,12 +15,13 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.diagnosis.findings import agrees, untestable
 from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View, documents_of
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.data import DataIndex, Document
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted, listed
 from spiketriage.readers.data.native_index import read_document
 
 NAME = "content-profile"

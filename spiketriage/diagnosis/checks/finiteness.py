@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.findings import agrees, untestable
 from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted
 from spiketriage.nouns.telemetry import Link, StepRecord
 from spiketriage.wire.chain import position
 

@@ -16,11 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.findings import agrees, untestable
 from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import History, View, documents_of
 from spiketriage.nouns.data import DataIndex
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted
 
 NAME = "ids"
 EMITS = {NAME: Emission(role=TESTS_CAUSES, dates_onset=True)}

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.findings import agrees, untestable
 from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted
 
 NAME = "lr-schedule"
 EMITS = {NAME: Emission(role=TESTS_CAUSES, dates_onset=True)}

@@ -10,10 +10,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.findings import agrees, untestable
 from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import History, View
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted
 from spiketriage.nouns.telemetry import StepRecord
 
 NAME = "metric-consistency"

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from spiketriage.diagnosis.findings import agrees, counted, listed, ranks_text, untestable
+from spiketriage.diagnosis.findings import agrees, ranks_text, untestable
 from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import (
     History,
@@ -22,6 +22,7 @@ from spiketriage.diagnosis.view import (
     stage_digests,
 )
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted, listed
 from spiketriage.nouns.telemetry import StepRecord
 from spiketriage.wire.chain import position
 

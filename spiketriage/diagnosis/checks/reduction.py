@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spiketriage.diagnosis.findings import agrees, counted, ranks_text, untestable
+from spiketriage.diagnosis.findings import agrees, ranks_text, untestable
 from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View, differing_keys, kept_own_gradient, stage_digests
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted
 from spiketriage.nouns.telemetry import StepRecord
 
 NAME = "reduction"

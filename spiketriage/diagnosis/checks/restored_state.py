@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spiketriage.diagnosis.findings import agrees, counted, ranks_text, untestable
+from spiketriage.diagnosis.findings import agrees, ranks_text, untestable
 from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.checkpoint import Manifest
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted
 from spiketriage.nouns.telemetry import LoadRecord
 from spiketriage.wire.chain import PLACEMENT, STATE_FIELDS
 

@@ -6,10 +6,11 @@ accuses the log alone.
 
 from __future__ import annotations
 
-from spiketriage.diagnosis.findings import agrees, counted, listed
+from spiketriage.diagnosis.findings import agrees
 from spiketriage.diagnosis.role import AGAINST_THE_RUN, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted, listed
 from spiketriage.nouns.series import Series
 
 NAME = "series-trust"

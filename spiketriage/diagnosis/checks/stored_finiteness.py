@@ -5,10 +5,11 @@ It judges generations whose bytes were read, and never opens one itself.
 
 from __future__ import annotations
 
-from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.diagnosis.findings import agrees, untestable
 from spiketriage.diagnosis.role import AGAINST_THE_RUN, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted, listed
 
 NAME = "stored-finiteness"
 EMITS = {NAME: Emission(role=AGAINST_THE_RUN, dates_onset=True)}

@@ -5,11 +5,12 @@ A mixture of two generations loads without complaint; it never looks at what the
 
 from __future__ import annotations
 
-from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.diagnosis.findings import agrees, untestable
 from spiketriage.diagnosis.role import AGAINST_THE_RUN, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted, listed
 from spiketriage.readers.checkpoints.generations import steps_in_words
 
 NAME = "stored-steps"

@@ -6,11 +6,12 @@ comparison.
 
 from __future__ import annotations
 
-from spiketriage.diagnosis.findings import agrees, counted, listed, untestable
+from spiketriage.diagnosis.findings import agrees, untestable
 from spiketriage.diagnosis.role import AGAINST_THE_RUN, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.checkpoint import NATIVE
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted, listed
 
 NAME = "stored-values"
 EMITS = {NAME: Emission(role=AGAINST_THE_RUN, dates_onset=True)}

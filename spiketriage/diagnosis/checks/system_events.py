@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.findings import agrees, untestable
 from spiketriage.diagnosis.role import AGAINST_THE_RUN, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted
 from spiketriage.nouns.telemetry import Event
 
 NAME = "system-events"

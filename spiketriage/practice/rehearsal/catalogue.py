@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from spiketriage.errors import UsageError
+from spiketriage.errors import Exit, UsageError
 from spiketriage.nouns.incident import StepResult
 from spiketriage.practice.rehearsal.faults import FAULTS
 from spiketriage.practice.rehearsal.staging import Staging
@@ -51,7 +51,7 @@ def run(*, argv: Sequence[str]) -> StepResult:
     width = max(len(fault.name) for fault in faults)
     return StepResult(
         incident="",
-        exit_code=0,
+        exit_code=Exit.DONE,
         verdict="listed",
         lines=tuple(f"{fault.name:<{width}}  {fault.about}" for fault in faults),
         data={

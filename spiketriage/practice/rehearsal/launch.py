@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spiketriage.diagnosis.leash import run_leashed, torchrun
-from spiketriage.errors import RefusedError, TrialError
+from spiketriage.errors import Exit, RefusedError, TrialError
 from spiketriage.nouns.incident import StepResult
 from spiketriage.practice.rehearsal import entry, staging, trainer
 from spiketriage.practice.rehearsal.catalogue import Fault, load_fault
@@ -36,7 +36,7 @@ def run(
     make(load_fault(fault), seed, out, stabilizers)
     return StepResult(
         incident="",
-        exit_code=0,
+        exit_code=Exit.DONE,
         verdict="rehearsed",
         lines=(f"a run of {staging.NUM_STEPS} steps on {staging.NUM_RANKS} ranks lies in {out}",),
         data={"run": str(out), "seed": seed, "num_steps": staging.NUM_STEPS},

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from spiketriage.errors import SpiketriageError, UsageError
+from spiketriage.errors import Exit, SpiketriageError, UsageError
 from spiketriage.nouns.incident import StepResult
 from spiketriage.practice.rehearsal import launch
 from spiketriage.practice.rehearsal.catalogue import Fault, load_fault
@@ -59,7 +59,7 @@ def run(
     num_right = sum(score.right for score in scores)
     return StepResult(
         incident="",
-        exit_code=0 if num_right == len(scores) else 1,
+        exit_code=Exit.DONE if num_right == len(scores) else Exit.AGAINST,
         verdict=f"{num_right}/{len(scores)}",
         lines=(*table(scores), "", f"{num_right} of {len(scores)} right"),
         data={

@@ -124,9 +124,6 @@ class AccelerateLoop:
         inner = model
         if isinstance(model, DistributedDataParallel):
             reducer, inner = model, model.module
-        precision = str(accelerator.mixed_precision)
-        if precision == "no":
-            precision = "fp32"
         num_micro = accelerator.gradient_accumulation_steps
         settings = {
             **hparams_of(optimizer.optimizer, clip=max_norm, num_micro=num_micro, seed=seed),
@@ -146,7 +143,7 @@ class AccelerateLoop:
                 hparams=settings,
                 schedule=schedule or {},
                 config={"hparams": settings, "schedule": schedule or {}, "model": repr(model)},
-                precision=precision,
+                precision=_precision(accelerator),
             )
         )
 
@@ -167,6 +164,13 @@ class AccelerateLoop:
         """The loss of the micro-batch at hand, before `backward`: nats summed over valid tokens."""
         self._batches.is_loss_known = True
         self._session.loss(loss_sum, num_tokens, per_sample_B=per_sample_B)
+
+
+def _precision(accelerator: Accelerator) -> str:
+    """The precision as segments name it."""
+    if accelerator.mixed_precision == "no":
+        return "fp32"
+    return str(accelerator.mixed_precision)
 
 
 class _Batches(DataLoaderStateMixin):  # type: ignore[misc]

@@ -5,10 +5,11 @@ It never looks at the size of a loss, only at its sign.
 
 from __future__ import annotations
 
-from spiketriage.diagnosis.findings import agrees, counted, untestable
+from spiketriage.diagnosis.findings import agrees, untestable
 from spiketriage.diagnosis.role import AGAINST_THE_RUN, Emission
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding, Where
+from spiketriage.nouns.listing import counted
 
 NAME = "negative-loss"
 EMITS = {NAME: Emission(role=AGAINST_THE_RUN)}
