@@ -152,7 +152,7 @@ def test_a_process_that_stands_still_within_its_look_at_the_lease_stops_nobody_f
     handle = os.open(incident.folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        with pytest.raises(BusyError, match="process 1 of .* on host elsewhere"):
+        with pytest.raises(BusyError, match=r"process 1 of .* on host elsewhere"):
             incident.session(ARGV).__enter__()
     finally:
         os.close(handle)
