@@ -185,7 +185,9 @@ class Judge:
         self._num_rows += 1
         if abs(seen.score) > SURPRISE:
             self._surprises.append((self._num_rows, min(abs(seen.score), self.signal.sure)))
-            self._surprises = sorted(self._surprises, key=lambda one: one[1])[-SURPRISES_KEPT:]
+            self._surprises = sorted(self._surprises, key=lambda surprise: surprise[1])[
+                -SURPRISES_KEPT:
+            ]
 
     def _look(self, step: int, value: float) -> _Seen:
         if not self._band.is_ready:

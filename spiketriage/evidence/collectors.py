@@ -83,8 +83,9 @@ def telemetry(settings: RunSettings) -> Iterator[Item]:
         path for path in _listed(settings.telemetry) if path.suffix in (SUFFIX, RING_SUFFIX)
     ]
     if not any(path.suffix == SUFFIX for path in segments):
-        found = find_logs(settings.telemetry, Names(columns=settings.columns))
-        segments = [path for claim in found for path in files_of(claim)]
+        segments = []
+        for claim in find_logs(settings.telemetry, Names(columns=settings.columns)):
+            segments.extend(files_of(claim))
     for path in dict.fromkeys(segments):
         yield Item(kind="telemetry", source=path)
 

@@ -101,7 +101,9 @@ def frozen_generations(
     dossier: Dossier, incident_folder: Path, settings: RunSettings
 ) -> tuple[GenerationFacts, ...]:
     """The generations as freeze and hash measured them, ascending."""
-    return tuple(placed_generation(one, incident_folder, settings) for one in dossier.generations)
+    return tuple(
+        placed_generation(measured, incident_folder, settings) for measured in dossier.generations
+    )
 
 
 def placed_generation(

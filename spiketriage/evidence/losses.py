@@ -46,6 +46,6 @@ def of_generations(
                 "generation",
                 f"is damaged: {why}",
             )
-    why = gaps.lost_index(settings, (one.manifest for one in generations))
+    why = gaps.lost_index(settings, (generation.manifest for generation in generations))
     if why:
         yield missing(gaps.DEFAULT_INDEX, "index", why)

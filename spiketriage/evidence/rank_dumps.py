@@ -25,14 +25,14 @@ def rank_dumps(logs: Path) -> tuple[RankDumps, ...]:
     groups: defaultdict[str, list[Path]] = defaultdict(list)
     for path in _dumps(logs):
         groups[path.parent.relative_to(logs).as_posix()].append(path)
-    found: list[RankDumps] = []
+    groups_read: list[RankDumps] = []
     for folder, paths in sorted(groups.items()):
         try:
             first = disagreement_among(paths, Path(folder))
         except EvidenceError:
             continue  # `inspect` says what is wrong with a dump
-        found.append(RankDumps(folder=folder, num_dumps=len(paths), disagreement=first))
-    return tuple(found)
+        groups_read.append(RankDumps(folder=folder, num_dumps=len(paths), disagreement=first))
+    return tuple(groups_read)
 
 
 def _dumps(logs: Path) -> Iterator[Path]:

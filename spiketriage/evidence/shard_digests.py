@@ -77,7 +77,7 @@ def examine_data(
 ) -> Data:
     """Test the index first; only one that is itself beyond doubt may testify about the shards."""
     if settings.data_index is None:
-        lost = gaps.lost_index(settings, (one.manifest for one in generations))
+        lost = gaps.lost_index(settings, (generation.manifest for generation in generations))
         if lost:
             reason = f"{gaps.DEFAULT_INDEX} {lost}"
         else:
@@ -129,7 +129,10 @@ def _untested(identity: Finding, reason: str, differing: tuple[str, ...]) -> Dat
 
 
 def _identity(settings: RunSettings, seen: str, generations: Sequence[GenerationFacts]) -> Finding:
-    manifests = [one.manifest for one in generations if one.complete and one.manifest is not None]
+    manifests = []
+    for generation in generations:
+        if generation.complete and generation.manifest is not None:
+            manifests.append(generation.manifest)
     naming = [manifest for manifest in manifests if manifest.index_digest]
     if not naming:
         return untestable(
@@ -257,8 +260,8 @@ def _consumed(incident_folder: Path, dossier: Dossier) -> frozenset[str]:
 
 def _summary(ranked: Sequence[_Difference]) -> str:
     """One sentence for all that differs; the shards have had a line each."""
-    num_documents = sum(one.document is not None for one in ranked)
-    num_shards = len({one.path for one in ranked})
+    num_documents = sum(difference.document is not None for difference in ranked)
+    num_shards = len({difference.path for difference in ranked})
     what = f"{counted(num_documents, 'document')} in {counted(num_shards, 'shard')}"
     if not num_documents:
         what = f"{counted(num_shards, 'shard')}, between documents,"
@@ -274,11 +277,12 @@ def _summary(ranked: Sequence[_Difference]) -> str:
 
 def _finding(shards: _Shards, index: DataIndex) -> Finding:
     if shards.differences:
-        ranked = sorted(shards.differences, key=lambda one: one.document not in shards.consumed)
-        first = ranked[0]
-        used = sorted(
-            {one.document for one in shards.differences if one.document} & shards.consumed
+        ranked = sorted(
+            shards.differences, key=lambda difference: difference.document not in shards.consumed
         )
+        first = ranked[0]
+        documents = {difference.document for difference in shards.differences}
+        used = documents & shards.consumed
         if used:
             note = f"; the suspect step consumed {len(used)} of them"
         else:

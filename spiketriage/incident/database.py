@@ -218,9 +218,9 @@ def _explained(path: Path, error: duckdb.Error) -> EvidenceError | BusyError:
 
 
 def _check_schema(folder: Path, connection: duckdb.DuckDBPyConnection) -> None:
-    found: Any = connection.execute("SELECT schema FROM meta").fetchone()
-    if found is None or found[0] != SCHEMA:
-        seen = "nothing" if found is None else repr(found[0])
+    row: Any = connection.execute("SELECT schema FROM meta").fetchone()
+    if row is None or row[0] != SCHEMA:
+        seen = "nothing" if row is None else repr(row[0])
         raise EvidenceError(
             f"{folder / NAME}: table meta: expected schema {SCHEMA!r}, found {seen}"
         )

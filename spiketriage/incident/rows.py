@@ -148,7 +148,7 @@ def _plain(value: Cell) -> Cell:
 def _thawed(value: Cell) -> Cell:
     if isinstance(value, str):
         if "\\udc" in value:
-            return _ESCAPED_BYTE.sub(lambda found: chr(int(found[1], 16)), value)
+            return _ESCAPED_BYTE.sub(lambda escape: chr(int(escape[1], 16)), value)
         return value
     if isinstance(value, dict):
         return {_thawed(key): _thawed(item) for key, item in value.items()}

@@ -159,12 +159,12 @@ def _hint(names: Sequence[str], run: Path, incidents: Path | None) -> str:
 
 def _names(parent: Path) -> list[str]:
     try:
-        found = [path for path in parent.iterdir() if not path.name.startswith(".")]
+        folders = [path for path in parent.iterdir() if not path.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise RefusedError(f"{parent}: cannot be listed: {error.strerror or error}") from error
-    return sorted(path.name for path in found if (path / database.NAME).is_file())
+    return sorted(path.name for path in folders if (path / database.NAME).is_file())
 
 
 def _age_key(parent: Path, name: str, rivals: Sequence[str]) -> tuple[str, str]:

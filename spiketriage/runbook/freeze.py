@@ -35,6 +35,7 @@ from spiketriage.nouns.incident import (
     StepResult,
 )
 from spiketriage.nouns.listing import counted
+from spiketriage.nouns.series import Series
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.readers.telemetry.run.sources import read_telemetry
@@ -155,9 +156,9 @@ def _known(subject: _Subject, incidents: Path | None, wanted: str | None) -> sto
     for name in names:
         if f"{name.partition('Z-')[2]}-".startswith(f"{ending}-"):
             try:
-                found = store.find(run, incidents=incidents, wanted=name)
-                if _is_same(found.dossier(), subject, shared=incidents is not None):
-                    return found
+                known = store.find(run, incidents=incidents, wanted=name)
+                if _is_same(known.dossier(), subject, shared=incidents is not None):
+                    return known
             except (RefusedError, EvidenceError):
                 continue  # not an incident, or one that cannot be read: a new one is made beside it
     return None
@@ -218,7 +219,9 @@ def _freeze(session: Session, subject: _Subject) -> int:
     )
     session.artifacts([*gathered.artifacts, *lost, *left])
     if subject.telemetry is not None:
-        series = [one for log in subject.telemetry.logs for one in log.series]
+        series: list[Series] = []
+        for log in subject.telemetry.logs:
+            series.extend(log.series)
         write_parquet(
             tables(series) if series else subject.telemetry,
             folder / layout.EVIDENCE / layout.PARQUET,

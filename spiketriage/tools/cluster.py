@@ -54,8 +54,8 @@ class ClusterExecutor(RemoteExecutor):
         job = self._client.submit(fn, *args, pure=False, retries=NUM_RETRIES, **kwargs)
 
         async def outcome() -> T:
-            found: T = await job
-            return found
+            answer: T = await job
+            return answer
 
         # Not Dask's own executor: its futures never end when the connection does.
         return asyncio.run_coroutine_threadsafe(outcome(), self._client.loop.asyncio_loop)

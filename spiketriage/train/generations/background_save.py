@@ -76,7 +76,7 @@ class BackgroundSaver:
 def _copied(state: RankState) -> RankState:
     copies = {}
     for name, held in state.groups.items():
-        copies[name] = {key: _host_copy(one) for key, one in held.items()}
+        copies[name] = {key: _host_copy(tensor) for key, tensor in held.items()}
     return replace(
         state, params=copies["params"], optimizer=copies["optimizer"], buffers=copies["buffers"]
     )

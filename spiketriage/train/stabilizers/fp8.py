@@ -117,8 +117,9 @@ def quantise_current(
 
     It is stateless and never saturates, but needs the amax before the cast.
     """
-    one = torch.ones((), device=values.device)
-    return quantise(values, scale_for(amax_of(values, group), one, form, margin), form)
+    previous_scale = torch.ones((), device=values.device)
+    scale = scale_for(amax_of(values, group), previous_scale, form, margin)
+    return quantise(values, scale, form)
 
 
 class DelayedScale:
