@@ -29,6 +29,9 @@ CONTRACTS = (
     ("tests/unit/test_judge.py",),
     ("tests/test_reader_contracts.py", "-k", "paced or sure or claims or member or unique"),
     ("tests/test_docs.py", "-k", NO_BUILDS),
+    ("tests/unit/test_stabilizers.py", "-k", "folder or sentence or torch"),
+    ("tests/unit/test_defenses.py", "-k", "bring_up"),
+    ("tests/test_job_pages.py", "-k", "traps"),
     ("tests/unit/test_cli_surface.py",),
     ("tests/unit/test_imports.py", "-k", "elapsed"),
 )

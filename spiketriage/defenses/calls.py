@@ -12,26 +12,11 @@ from spiketriage.defenses.weigh import Evidence, Mark
 from spiketriage.readers.source_calls import Call
 from spiketriage.train.stabilizers import STABILIZERS
 
-# By stabilizer: the names to import, the one that belongs into a loop or a model first.
-LIFTED: Mapping[str, tuple[str, ...]] = {
-    "z-loss": ("linear_cross_entropy_sum", "cross_entropy_sum"),
-    "fp32-accumulation": ("Accumulator",),
-    "scaled-init": ("initialise_",),
-    "mup": ("param_groups",),
-    "schedule": ("WarmupCosine", "WarmupStableDecay"),
-    "global-clip": ("clip_",),
-    "guard": ("Guard", "Policy"),
-    "loss-scale": ("ScaleState", "after", "unscale_"),
-    "qk-norm": ("QKNorm",),
-    "softcap": ("cap_logits", "capped_attention", "score_mod"),
-    "router-balance": ("BalanceBias", "router_z_loss_sum"),
-    "fp8-scaling": ("linear_scales", "linear"),
-}
 _MODULES = {member.name: f"spiketriage.train.{member.module}" for member in STABILIZERS}
 _OURS: dict[str, str] = {}
-for _name, _symbols in LIFTED.items():
-    for _symbol in _symbols:
-        _OURS[f"{_MODULES[_name]}.{_symbol}"] = _name
+for _member in STABILIZERS:
+    for _symbol in _member.lifts:
+        _OURS[f"{_MODULES[_member.name]}.{_symbol}"] = _member.name
 del _OURS[f"{_MODULES['guard']}.Policy"]  # a policy alone guards nothing
 _OTHERS = {
     "torch.nn.utils.clip_grad_norm_": "global-clip",
@@ -56,7 +41,8 @@ _AMOUNTS: Mapping[str, tuple[str, str, object]] = {
 
 def import_line(name: str) -> str:
     """The line that brings a stabilizer into a trainer."""
-    return f"from {_MODULES[name]} import {', '.join(LIFTED[name])}"
+    lifts = next(member.lifts for member in STABILIZERS if member.name == name)
+    return f"from {_MODULES[name]} import {', '.join(lifts)}"
 
 
 def from_calls(calls: Iterable[Call]) -> list[Evidence]:

@@ -39,9 +39,9 @@ def test_each_member_says_in_one_sentence_what_it_removes_costs_and_when(
     member: Stabilizer,
 ) -> None:
     module = importlib.import_module(f"spiketriage.train.{member.module}")
-    told = (module.NAME, module.REMOVES, module.COST, module.WHEN)
-    assert told == (member.name, member.removes, member.cost, member.when)
-    for sentence in told[1:]:
+    constants = (module.NAME, module.REMOVES, module.COST, module.WHEN)
+    assert constants == (member.name, member.removes, member.cost, member.when)
+    for sentence in constants[1:]:
         assert sentence.endswith(".")
         assert ". " not in sentence
     assert module.__doc__

@@ -77,6 +77,7 @@ from spiketriage.train.guarding.state import (
 __all__ = ["Decision", "Guard", "Policy", "exit_with_code"]
 
 NAME = "guard"
+LIFTS = ("Guard", "Policy")
 REMOVES = (
     "A NaN or an outlier that one step writes into the weights for good; ranks that decide apart."
 )

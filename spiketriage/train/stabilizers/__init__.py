@@ -37,18 +37,20 @@ ORDER: tuple[str, ...] = (
 class Stabilizer:
     """One member as its file describes it.
 
-    `module` is its name below `spiketriage.train`, the rest its constants.
+    `module` is its name below `spiketriage.train`, the rest its constants. `lifts` are the names to
+    import from it, the one that belongs into a loop or a model first.
     """
 
     module: str
     name: str
+    lifts: tuple[str, ...]
     removes: str
     cost: str
     when: str
 
 
 def described(module: str) -> Stabilizer:
-    """The constants `NAME`, `REMOVES`, `COST`, `WHEN` of a member's file, without importing it."""
+    """What a member's file says of itself, read from its constants without importing it."""
     tree = ast.parse((_TRAIN / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     constants = {}
     for node in tree.body:
@@ -62,6 +64,6 @@ def described(module: str) -> Stabilizer:
 
 
 _TRAIN = Path(__file__).parent.parent
-_WORDS = ("NAME", "REMOVES", "COST", "WHEN")
+_WORDS = ("NAME", "LIFTS", "REMOVES", "COST", "WHEN")
 
 STABILIZERS: tuple[Stabilizer, ...] = tuple(described(module) for module in ORDER)

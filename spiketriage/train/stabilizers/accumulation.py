@@ -6,13 +6,11 @@ the count ends the step.
 - Tensor: `.grad` of every parameter after each backward of a loss sum; moved into an fp32 buffer
   and cleared.
 - Precision: buffers and division in fp32 (fp64 for fp64 parameters). Equal to one fp32 pass over
-  the full batch
-  within 1e-5 of its largest element (rounding of the order of summation); bf16 `.grad` accumulation
-  is off by about 1e-2.
+  the full batch within 1e-5 of its largest element (rounding of the order of summation); bf16
+  `.grad` accumulation is off by about 1e-2.
 - Masking: none here; padding is already out of the sum and of the count (`cross_entropy`).
 - Range: a sum's gradient is N times a mean's: with fp16 compute multiply the loss by 1/N, known
-  before the pass, and
-  finish with a count of 1. Sums are linear, so both are the same.
+  before the pass, and finish with a count of 1. Sums are linear, so both are the same.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ from torch import Tensor
 from spiketriage.errors import RefusedError
 
 NAME = "fp32-accumulation"
+LIFTS = ("Accumulator",)
 REMOVES = (
     "Small gradients lost when bf16 sums over micro-batches, and short micro-batches weighing "
     "as much as full ones."

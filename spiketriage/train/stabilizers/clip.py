@@ -4,22 +4,18 @@ It never clips by a norm that only one rank has seen: each rank would scale diff
 replicas part for good.
 
 - Tensor: every `.grad`, after its reduction and before the optimizer. A plain tensor counts as
-  replicated, a DTensor
-  as its parameter's placements say; a gradient placed otherwise (Partial) is brought there for the
-  norm.
+  replicated, a DTensor as its parameter's placements say; a gradient placed otherwise (Partial) is
+  brought there for the norm.
 - Precision: a tensor's norm in fp32 (an element beyond 1.8e19 overflows to inf and counts as
-  nonfinite), the sum of
-  squares over tensors and ranks in fp64, the result in fp32.
+  nonfinite), the sum of squares over tensors and ranks in fp64, the result in fp32.
 - Equality: each sharded mesh dimension adds one all-reduce of one number; every rank then holds the
-  same bits, if
-  replicas do. `norms_of_ranks` shows whether they do.
+  same bits, if replicas do. `norms_of_ranks` shows whether they do.
 - Nonfinite norm: gradients stay as they are, bit for bit, the coefficient is 1 and `finite` is
   False on every rank.
   The caller must skip the step; clipping cannot repair it (g · c/inf = 0 or NaN, which hides the
   evidence).
 - Gradient: scaled by min(1, max_norm / (norm + 1e-6)) as `torch.nn.utils.clip_grad_norm_` does
-  (arXiv 1211.5063,
-  section 3.2). Steps under the threshold are multiplied by exactly 1.
+  (arXiv 1211.5063, section 3.2). Steps under the threshold are multiplied by exactly 1.
 """
 
 from __future__ import annotations
@@ -35,6 +31,7 @@ from torch.distributed.tensor import DTensor
 from spiketriage.errors import UsageError
 
 NAME = "global-clip"
+LIFTS = ("clip_",)
 REMOVES = (
     "One bad batch moving the weights by an unbounded step, and ranks that part because each "
     "clips by its own norm."

@@ -7,17 +7,14 @@ differ in padding.
   2204.02311, section
   5, z = 1e-4).
 - Precision: the product with the head in the caller's dtype (autocast is honoured); logits,
-  soft-cap, log-sum-exp and
-  sums in fp32, or fp64 when the input is fp64; the head's gradient is accumulated over chunks in
-  fp32.
+  soft-cap, log-sum-exp and sums in fp32, or fp64 when the input is fp64; the head's gradient is
+  accumulated over chunks in fp32.
 - Masking order: soft-cap, then log-sum-exp; rows without a target are zeroed before both, so that
-  NaN in padding
-  reaches neither the loss nor a gradient.
+  NaN in padding reaches neither the loss nor a gradient.
 - Gradient: of the sum. `normalised` divides by the global count and undoes the averaging of DDP and
   FSDP.
 - Sequence or context sharding: shift with `next_tokens` on the whole row, then split along L; count
-  over data ×
-  context.
+  over data × context.
 
 Not here: a head that is split over its vocabulary (vocab-parallel), and second derivatives of the
 chunked form.
@@ -40,6 +37,7 @@ from spiketriage.errors import UsageError
 from spiketriage.train.stabilizers.softcap import cap_logits
 
 NAME = "z-loss"
+LIFTS = ("linear_cross_entropy_sum", "cross_entropy_sum")
 REMOVES = (
     "LM logits that drift together until exp and bf16 lose them, and losses weighted by rank "
     "instead of by token."

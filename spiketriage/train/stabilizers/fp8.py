@@ -6,18 +6,15 @@ generation must carry.
 - Tensor: the two inputs of a product in E4M3, the gradient of its output in E5M2 (arXiv 2209.05433,
   section 3).
 - Precision: amax and scales fp32; values are cast to the 8-bit dtype and back, products are
-  accumulated in fp32. What
-  comes back has the tensor's own dtype, so bf16 adds its own rounding (2^-9), which a real kernel
-  does not. Clamping before the cast makes E5M2 saturate too (the bare cast gives inf there, and 448
-  in E4M3).
+  accumulated in fp32. What comes back has the tensor's own dtype, so bf16 adds its own rounding
+  (2^-9), which a real kernel does not. Clamping before the cast makes E5M2 saturate too (the bare
+  cast gives inf there, and 448 in E4M3).
 - Scale: largest · 2^-margin / amax, no rounding to a power of two. amax 0 or nonfinite keeps the
-  scale that was
-  there: an all-zero tensor must not give 1/0 (pytorch/ao#3356). Delayed scaling uses the maximum of
-  the history (Transformer Engine's default), so a jump of amax saturates until the next step; that
-  share is reported.
+  scale that was there: an all-zero tensor must not give 1/0 (pytorch/ao#3356). Delayed scaling uses
+  the maximum of the history (Transformer Engine's default), so a jump of amax saturates until the
+  next step; that share is reported.
 - Distribution: reduce amax over the ranks that share the tensor (`group`), not over all data ranks
-  by habit
-  (NVIDIA/Megatron-LM#442 diverged near 1,000 iterations that way).
+  by habit (NVIDIA/Megatron-LM#442 diverged near 1,000 iterations that way).
 - Gradient: straight through the casts; products of the backward pass use the quantised operands.
 """
 
@@ -37,6 +34,7 @@ from torch.autograd.function import once_differentiable
 from spiketriage.errors import EvidenceError
 
 NAME = "fp8-scaling"
+LIFTS = ("linear_scales", "linear")
 REMOVES = "FP8 values that saturate or vanish unseen, and scales that are forgotten at a resume."
 COST = (
     "Two casts a tensor here; in a real kernel one amax a tensor and, for current scaling, one "

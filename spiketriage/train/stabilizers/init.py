@@ -6,8 +6,7 @@ It never draws from the global generator: each tensor's values follow from the s
 name, so that adding a layer or changing the order of construction changes no other tensor.
 
 - Tensor: weights (out, in) of at least two dimensions; gains and biases are left alone. Draw the
-  full tensor, then
-  shard: two ranks that draw their own shards from one seed hold the same numbers.
+  full tensor, then shard: two ranks that draw their own shards from one seed hold the same numbers.
 - Precision: drawn in fp32 on the CPU, rounded once to the parameter's dtype.
 """
 
@@ -24,6 +23,7 @@ from spiketriage.digests import raw_of_bytes
 from spiketriage.errors import UsageError
 
 NAME = "scaled-init"
+LIFTS = ("initialise_",)
 REMOVES = (
     "Residual streams that grow with depth, and logits or gradients that start too large for "
     "the learning rate."

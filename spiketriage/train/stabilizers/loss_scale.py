@@ -5,16 +5,13 @@ It never decides on one rank alone: an overflow anywhere in the group skips the 
 - Tensor: the loss is multiplied before backward, gradients are divided after their reduction and
   before clipping.
 - Precision: powers of two, so scaling is exact in every binary format away from its limits;
-  gradients must be fp32
-  (dividing fp16 gradients would underflow what the scale had saved), as `torch.amp.GradScaler`
-  demands too.
+  gradients must be fp32 (dividing fp16 gradients would underflow what the scale had saved), as
+  `torch.amp.GradScaler` demands too.
 - Skip: `unscale_` reports, the caller leaves out `optimizer.step()`; parameters, moments and
-  scheduler are then
-  untouched, not multiplied by 0. One host sync a step, to read the flag.
+  scheduler are then untouched, not multiplied by 0. One host sync a step, to read the flag.
 - Rule: arXiv 1710.03740, section 3.2, and `torch.amp.GradScaler`: after `interval` finite steps in
-  a row twice the
-  scale, after a nonfinite one half of it. GradScaler checks this rank's gradients only, and its
-  state does not hold the skips.
+  a row twice the scale, after a nonfinite one half of it. GradScaler checks this rank's gradients
+  only, and its state does not hold the skips.
 """
 
 from __future__ import annotations
@@ -31,6 +28,7 @@ from torch.distributed.tensor import DTensor
 from spiketriage.errors import EvidenceError, UsageError
 
 NAME = "loss-scale"
+LIFTS = ("ScaleState", "after", "unscale_")
 REMOVES = (
     "fp16 gradients that underflow to zero or overflow to inf, and a scale that restarts wrong "
     "after a resume."

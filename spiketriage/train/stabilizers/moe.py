@@ -9,12 +9,10 @@ nothing else.
   and entropy.
 - Precision: everything in fp32 (fp64 stays fp64), loads int64, the bias fp32.
 - Distribution: losses are sum and count, to be divided by the global count as in `cross_entropy`;
-  loads are summed
-  over the data ranks before the bias moves, so the bias is equal on all of them.
+  loads are summed over the data ranks before the bias moves, so the bias is equal on all of them.
 - Gradient: z-loss through log-sum-exp; gate weights through the chosen scores alone. The bias has
-  state, no gradient,
-  and belongs in the generation: a run that forgets it routes by other experts from the first step
-  on.
+  state, no gradient, and belongs in the generation: a run that forgets it routes by other experts
+  from the first step on.
 """
 
 # N tokens, E experts, C chosen experts a token.
@@ -30,6 +28,7 @@ from torch import Tensor, nn
 from spiketriage.errors import UsageError
 
 NAME = "router-balance"
+LIFTS = ("BalanceBias", "router_z_loss_sum")
 REMOVES = (
     "Router logits that blow up, experts that starve while others drop tokens, and aux losses "
     "that fight the LM loss."

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from spiketriage.errors import UsageError
 
 NAME = "mup"
+LIFTS = ("param_groups",)
 REMOVES = "A learning rate that was stable in the small model and diverges in the wide one."
 COST = (
     "One multiplication at the output; the coordinate check is a few steps of models of three "

@@ -4,15 +4,13 @@ It never touches the values or the mask, and it changes no sum over positions: e
 normalised alone.
 
 - Tensor: q and k after the projection and the split into heads, before rotary embedding (a rotation
-  keeps the norm);
-  arXiv 2302.05442 section 2 (ViT-22B), arXiv 2501.00656 section 3 (OLMo 2).
+  keeps the norm); arXiv 2302.05442 section 2 (ViT-22B), arXiv 2501.00656 section 3 (OLMo 2).
 - Precision: mean square and quotient in fp32 (fp64 stays fp64), result in the input's dtype.
 - Masking order: before scale, cap and mask. A zero vector (padding) stays zero and its gradient is
   finite.
 - Gradient: orthogonal to the input, so q and k no longer grow along themselves. The two gains are
-  shared by all
-  heads: under tensor parallelism each rank has a part of their gradient, to be summed over the TP
-  group.
+  shared by all heads: under tensor parallelism each rank has a part of their gradient, to be summed
+  over the TP group.
 """
 
 # B rows, H heads, T positions, K head width.
@@ -25,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 NAME = "qk-norm"
+LIFTS = ("QKNorm",)
 REMOVES = (
     "Attention logits that grow without bound with the norms of q and k (entropy collapse, "
     "then a spike)."

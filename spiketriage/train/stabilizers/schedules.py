@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from spiketriage.errors import RefusedError, UsageError
 
 NAME = "schedule"
+LIFTS = ("WarmupCosine", "WarmupStableDecay")
 REMOVES = (
     "Large first steps on moments that know nothing yet, and learning rates that jump at a resume."
 )

@@ -8,11 +8,9 @@ It never sees a masked value: the cap comes first and the mask after it, because
 - Precision: tanh in fp32 (fp64 stays fp64); capped logits are returned wide, attention output in
   the dtype of q.
 - Masking order: scale, cap, mask, softmax; a masked key weighs exactly 0. A query without any key
-  gives 0 and a
-  gradient of 0.
+  gives 0 and a gradient of 0.
 - Gradient: 1 - (y / cap)², so it dies where |x| ≫ cap. A cap holds logits, it does not bring them
-  back: watch their
-  maximum.
+  back: watch their maximum.
 """
 
 # B rows, H heads, T queries, S keys, K head width.
@@ -27,6 +25,7 @@ from torch import Tensor
 from spiketriage.errors import UsageError
 
 NAME = "softcap"
+LIFTS = ("cap_logits", "capped_attention", "score_mod")
 REMOVES = (
     "LM or attention logits that run away until softmax is one-hot and its gradient is zero or "
     "infinite."
