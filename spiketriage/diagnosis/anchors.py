@@ -6,10 +6,11 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from spiketriage.nouns.checkpoint import GenerationFacts
 from spiketriage.nouns.incident import Anchors
+from spiketriage.nouns.listing import joined
 
 NUM_SOUND = 2  # the known-good generation, and an older one for the 2×2
 
@@ -50,15 +51,15 @@ def refusal(generation: GenerationFacts, onset: int | None) -> str:
     if onset is not None and generation.step is not None and generation.step >= onset:
         return f"not older than the onset at step {onset}"
     if generation.problems:
-        return _first_of(generation.problems)
+        return joined(generation.problems, most=1)
     if not generation.complete:
         if generation.interrupted:
             return f"incomplete: {generation.interrupted}"
         return "incomplete"
     if generation.nonfinite:
-        return f"not finite: {_first_of(generation.nonfinite)}"
+        return f"not finite: {joined(generation.nonfinite, most=1)}"
     if generation.odd:
-        return f"not healthy: {_first_of(generation.odd)}"
+        return f"not healthy: {joined(generation.odd, most=1)}"
     if generation.step is None:
         return "its step is unknown"
     return ""
@@ -69,10 +70,3 @@ def _age(generation: GenerationFacts) -> tuple[int, str]:
     if generation.step is None:
         return -1, generation.name
     return generation.step, generation.name
-
-
-def _first_of(texts: Sequence[str]) -> str:
-    num_more = len(texts) - 1
-    if num_more:
-        return f"{texts[0]} (and {num_more} more)"
-    return texts[0]

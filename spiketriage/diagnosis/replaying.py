@@ -22,6 +22,7 @@ from spiketriage.diagnosis.experiments.heals import read_suspect_step
 from spiketriage.diagnosis.role import TESTS_CAUSES, TESTS_MENTIONED, Emission, stamp
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.nouns.incident import Finding, Outcome, Where
+from spiketriage.nouns.listing import listed
 
 REPLAY, SPIKE_AGAIN, DETERMINISM = "replay", "replay-spike", "replay-determinism"
 EMITS = {
@@ -198,8 +199,4 @@ def _named(comparison: Comparison, where: Where) -> str:
     """The first links that differ at the place, and how many more there are."""
     if comparison.where is None or comparison.where.stage != where.stage:
         return str(where.key)
-    shown = ", ".join(comparison.keys[:NUM_NAMED])
-    num_more = len(comparison.keys) - NUM_NAMED
-    if num_more > 0:
-        return f"{shown} and {num_more} more"
-    return shown
+    return listed(comparison.keys, most=NUM_NAMED)

@@ -31,6 +31,7 @@ from spiketriage.nouns.incident import (
     Verdict,
     Where,
 )
+from spiketriage.nouns.listing import listed
 from spiketriage.runbook.outlook import Outlook, Typed, recorded_outlook
 
 INCONCLUSIVE = ("undetermined", "unresolved")
@@ -103,11 +104,7 @@ def _remarks(outlook: Outlook, later: Sequence[int], proposal: Proposal | None) 
 def _steps(steps: Sequence[int]) -> str:
     if len(steps) == 1:
         return f"step {steps[0]}"
-    shown = ", ".join(str(step) for step in steps[:NUM_NAMED])
-    num_more = len(steps) - NUM_NAMED
-    if num_more > 0:
-        return f"steps {shown} and {num_more} more"
-    return f"steps {shown}"
+    return f"steps {listed([str(step) for step in steps], most=NUM_NAMED)}"
 
 
 def _unasked_step(verdict: Verdict, outlook: Outlook) -> str:

@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from spiketriage.errors import CorruptFileError, EvidenceError
+from spiketriage.nouns.listing import listed
 from spiketriage.wire import generation as wire
 
 Groups = Mapping[str, Mapping[str, Tensor]]  # `params`, `optimizer`, `buffers`: tensors by name
@@ -154,10 +155,7 @@ def _kind(tensor: Tensor) -> str:
 
 
 def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    if len(names) > _SHOWN:
-        return f"{shown} and {len(names) - _SHOWN} more"
-    return shown
+    return listed(names, most=_SHOWN)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.file import StoredFile
+from spiketriage.nouns.listing import listed
 from spiketriage.readers.json_file import parse_object, read_bytes
 from spiketriage.readers.look import MAX_NAMES, refuse_pointer
 
@@ -73,9 +74,4 @@ def sentence(error: EvidenceError) -> str:
 
 def some(names: Collection[str] | Iterable[str]) -> str:
     """A few of `names`, and how many more there are."""
-    names = sorted(names)
-    if len(names) > _SHOWN:
-        more = f" and {len(names) - _SHOWN} more"
-    else:
-        more = ""
-    return ", ".join(names[:_SHOWN]) + more
+    return listed(sorted(names), most=_SHOWN)

@@ -36,6 +36,7 @@ from spiketriage.nouns.checkpoint import (
     TensorFacts,
     TensorRole,
 )
+from spiketriage.nouns.listing import listed
 from spiketriage.readers.checkpoints.building import state_fields
 from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder
 from spiketriage.readers.checkpoints.building.folder import read_small, sentence
@@ -92,9 +93,7 @@ def add_file(builder: CheckpointBuilder, file: TorchFile, source: Source) -> Non
             names = owners.get(record.name.rpartition("/")[2], [])
         if not names:
             return f"record {record.name}"
-        if len(names) == 1:
-            return f"tensor {names[0]}"
-        return f"tensor {names[0]} and {len(names) - 1} more"
+        return f"tensor {listed(names, most=1)}"
 
     builder.extents += extents(file, source.relative, label)
     builder.globals.update(dict.fromkeys(file.globals))

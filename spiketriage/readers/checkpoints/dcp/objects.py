@@ -12,6 +12,7 @@ from typing import Any
 
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.checkpoint import Chunk, Extent, FieldKind, StatedStep, TensorFacts
+from spiketriage.nouns.listing import listed
 from spiketriage.readers import pickles
 from spiketriage.readers.checkpoints.building import state_fields
 from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder
@@ -152,8 +153,7 @@ def add_optimizer_steps(builder: CheckpointBuilder, tensors: Iterable[TensorFact
     if not names:
         return
     stating = names[max(names)]
-    more = f" and {len(stating) - 1} more" if len(stating) > 1 else ""
-    builder.steps.append(StatedStep(source=f"{stating[0]}{more}", step=max(names)))
+    builder.steps.append(StatedStep(source=listed(stating, most=1), step=max(names)))
     if len(names) > 1:
         counted = []
         for step in sorted(names)[:_SHOWN_STEPS]:

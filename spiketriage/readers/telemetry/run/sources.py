@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from spiketriage.errors import EvidenceError
+from spiketriage.nouns.listing import listed
 from spiketriage.nouns.series import LogFacts
 from spiketriage.nouns.telemetry import Segment
 from spiketriage.readers.discover import CONVINCED, GUESS, Claim, discover
@@ -80,8 +81,7 @@ def _notes(segments: list[Segment]) -> Iterator[str]:
             if notice.kind in TELLING:
                 ranks.setdefault(notice.text, []).append(segment.rank)
     for text, speakers in ranks.items():
-        others = f" and {len(speakers) - 1} more" if len(speakers) > 1 else ""
-        yield f"rank {speakers[0]}{others}: {text}"
+        yield f"rank {listed([str(rank) for rank in speakers], most=1)}: {text}"
 
 
 def find_logs(folder: Path, names: Names) -> tuple[Claim, ...]:
