@@ -9,7 +9,7 @@ import pytest
 from spiketriage.readers.events.sources import SOURCES
 from spiketriage.readers.look import best, look
 
-CORPUS = Path("/work/shared/corpus")
+CORPUS = Path(__file__).resolve().parents[3] / "shared" / "corpus"
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus is not on this machine")
 
 

@@ -7,7 +7,7 @@ import pytest
 from spiketriage.errors import EvidenceError
 from spiketriage.readers.checkpoints.layouts import hf_trainer, safetensors_files
 
-CORPUS = Path("/work/shared/corpus")
+CORPUS = Path(__file__).resolve().parents[3] / "shared" / "corpus"
 VARIANTS = CORPUS / "gen_st"
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus is not here")
 

@@ -15,7 +15,7 @@ from spiketriage.readers.discover import claims_on
 from spiketriage.readers.look import look
 from spiketriage.readers.telemetry.series.names import DEFAULT
 
-CORPUS = Path("/work/shared/corpus")
+CORPUS = Path(__file__).resolve().parents[4] / "shared" / "corpus"
 NAMES = {"loss/mean": "loss", "grad/norm": "grad_norm", "lr": "lr", "loss_scale": "loss_scale"}
 SKIPS = "number of skipped iterations"
 # The same run three times, of which the longest is taken; and the runs made for the readers' tests,
