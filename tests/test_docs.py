@@ -257,7 +257,8 @@ def test_the_outside_fault_of_the_docs_can_be_planted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["README", "docs/own-trainer"])
 def test_the_adapter_example_compiles(name: str) -> None:
-    compile(_python(name, "HfJob"), f"{name}.md", "exec")
+    code = compile(_python(name, "HfJob"), f"{name}.md", "exec")
+    assert "HfJob" in code.co_names
 
 
 def _python(name: str, part: str) -> str:
