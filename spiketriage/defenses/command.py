@@ -76,7 +76,7 @@ def _lines(
 def _reasons(state: StabilizerState) -> list[str]:
     """What the state rests on, a few of many."""
     if not state.because:
-        return ["nothing that was read speaks of it"]
+        return [state.stabilizer.unseen or "nothing that was read speaks of it"]
     reasons = list(state.because[:MAX_REASONS])
     num_left = len(state.because) - MAX_REASONS
     if num_left > 0:

@@ -17,6 +17,7 @@ LIFTS = ("centralise_",)
 REMOVES = "A drift of all weights of a unit in one direction."
 COST = "One mean and one subtraction a matrix."
 WHEN = "Step 0, where the output of a layer drifts."
+UNSEEN = "no configuration is known to name it, and the rehearsal has no switch for it"
 
 
 @torch.no_grad()
