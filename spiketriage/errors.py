@@ -1,6 +1,6 @@
 """Every error that spiketriage raises on purpose, with its exit code and a hint to paste.
 
-This module never imports anything of the project: it is the lowest layer.
+This module never imports more of the project than how a foreign word is shown.
 
     SpiketriageError
     ├── UsageError           2   the command line or a settings file is wrong
@@ -19,6 +19,8 @@ This module never imports anything of the project: it is the lowest layer.
 from __future__ import annotations
 
 from enum import IntEnum
+
+from spiketriage.foreign_text import printable
 
 
 class Exit(IntEnum):
@@ -80,14 +82,9 @@ class CorruptFileError(EvidenceError):
         self, path: object, where: str, *, expected: object, seen: object, hint: str = ""
     ) -> None:
         super().__init__(
-            f"{path}: {where}: expected {expected}, found {_on_a_line(seen)}", hint=hint
+            f"{path}: {where}: expected {expected}, found {printable(seen)}", hint=hint
         )
         self.path = str(path)
-
-
-def _on_a_line(seen: object) -> str:
-    """What a file holds may be anything: a line break or a control character is escaped."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(seen))
 
 
 class CutArchiveError(CorruptFileError):

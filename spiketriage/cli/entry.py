@@ -22,8 +22,9 @@ from typing import NoReturn
 import typer
 
 from spiketriage import __version__, durable
-from spiketriage.cli.show import emit, encodable, envelope, visible
+from spiketriage.cli.show import emit, encodable, envelope
 from spiketriage.errors import Exit, SpiketriageError
+from spiketriage.foreign_text import pastable, printable
 from spiketriage.nouns.incident import StepResult
 
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -94,9 +95,9 @@ def command_name(argv: Sequence[str]) -> str:
 
 
 def _report(failure: Failure, argv: Sequence[str]) -> int:
-    text = visible(failure.message) + "\n"
+    text = printable(failure.message) + "\n"
     if failure.hint:
-        text += f"\n{failure.label}: {visible(failure.hint)}\n"
+        text += f"\n{failure.label}: {_pastable(failure.hint)}\n"
     try:
         sys.stderr.write(encodable(text, sys.stderr.encoding))
         sys.stderr.flush()
@@ -107,15 +108,23 @@ def _report(failure: Failure, argv: Sequence[str]) -> int:
     return failure.exit_code
 
 
+def _pastable(hint: str) -> str:
+    return printable(pastable(hint) if _is_command(hint) else hint)
+
+
+def _is_command(hint: str) -> bool:
+    return hint.startswith("spiketriage ")
+
+
 def _as_json(failure: Failure, argv: Sequence[str]) -> str:
-    pastable = (failure.hint,) if failure.hint.startswith("spiketriage ") else ()
+    next_commands = (failure.hint,) if _is_command(failure.hint) else ()
     result = StepResult(
         incident="",
         exit_code=failure.exit_code,
         verdict="",
         lines=(),
         data={},
-        next_commands=pastable,
+        next_commands=next_commands,
     )
     error = {"code": failure.code, "message": failure.message, "hint": failure.hint}
     return envelope(command_name(argv), result, error)
@@ -145,7 +154,7 @@ def _bug(error: BaseException, argv: Sequence[str]) -> Failure:
         sys.stderr.write(story)
         path = "stderr, above (no folder for temporary files could be written)"
     name, words = type(error).__name__, str(error).partition("\n")[0]
-    message = f"this is a bug in spiketriage: {name}: {words}\nthe traceback is kept in {path}"
+    message = f"this is a bug in spiketriage: {name}: {words}; the traceback is kept in {path}"
     return Failure(code="bug", exit_code=Exit.BUG, message=message, hint="")
 
 

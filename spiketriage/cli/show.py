@@ -10,11 +10,12 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
 from spiketriage.errors import Exit
+from spiketriage.foreign_text import pastable, printable
 from spiketriage.nouns.incident import StepResult
 from spiketriage.wire.telemetry import encode_json
 
@@ -25,9 +26,9 @@ _PLAIN = str.maketrans(
     {"—": "-", "–": "-", "…": "...", "→": "->", "←": "<-", "×": "x", "÷": "/", "≤": "<=", "≥": ">="}
     | {"‘": "'", "’": "'", "“": '"', "”": '"', "·": "-", "•": "*", "±": "+-", "≠": "!=", "≈": "~"}
 )
-_UNSHOWN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 # What a person copies must come in one piece.
 _WHOLE = re.compile(r"(?:next|  or): |    (?:import|rehearse)  ")
+_LIKE_A_COMMAND = re.compile(r"^(?=\s*(?:next|or|hint):)", re.MULTILINE)
 _STYLES = (
     (r"\b(differs|nonfinite|established|refused|missing)\b", "bold red"),
     (r"\b(agrees|bitwise identical|nothing-found)\b", "green"),
@@ -41,7 +42,7 @@ def show(command: str, result: StepResult, as_json: bool) -> int:
     if as_json:
         emit(envelope(command, result))
     else:
-        show_text((*result.lines, *_next_lines(result.next_commands)))
+        show_text(result.lines, result.next_commands)
     return result.exit_code
 
 
@@ -69,12 +70,17 @@ def show_alarm(alarm: Alarm, as_json: bool) -> None:
         show_text([alarm.sentence])
 
 
-def show_text(lines: Iterable[str]) -> None:
-    """Print lines: coloured on a terminal, else plain, in ASCII where the encoding wants it."""
-    clean = [visible(line) for line in lines]
+def show_text(lines: Iterable[str], next_commands: Sequence[str] = ()) -> None:
+    """Print lines, then the next commands, in ASCII where the encoding wants it.
+
+    A line that only looks like a next command is quoted: evidence must not tell people what to run.
+    """
+    clean = [printable(line) for line in lines]
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
         clean = [wrapped(line, width) for line in clean]
+    clean = [_LIKE_A_COMMAND.sub("> ", line) for line in clean]
+    clean += _next_lines(next_commands)
     text = "".join(f"{line}\n" for line in clean)
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         text = _coloured(text)
@@ -98,11 +104,6 @@ def wrapped(line: str, width: int) -> str:
         replace_whitespace=False,
     )
     return "\n".join(pieces)
-
-
-def visible(line: str) -> str:
-    """Spell out control characters, which could move the cursor, and bytes that are no text."""
-    return _UNSHOWN.sub(lambda match: f"\\x{ord(match.group()) & 0xFF:02x}", line)
 
 
 def encodable(text: str, encoding: str | None) -> str:
@@ -129,11 +130,11 @@ def emit(text: str) -> None:
         raise
 
 
-def _next_lines(commands: tuple[str, ...]) -> list[str]:
+def _next_lines(commands: Sequence[str]) -> list[str]:
     lines = []
     for number, command in enumerate(commands):
         label = "next" if number == 0 else "  or"
-        lines.append(f"{label}: {command}")
+        lines.append(f"{label}: {printable(pastable(command))}")
     return lines
 
 

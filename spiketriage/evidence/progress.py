@@ -9,11 +9,13 @@ import contextlib
 import os
 import sys
 
+from spiketriage.foreign_text import printable
+
 
 def say(text: str) -> None:
     """Print one line of progress on stderr, at once."""
     if os.environ.get("SPIKETRIAGE_QUIET"):
         return
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{printable(text)}\n")
         sys.stderr.flush()

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 
+from spiketriage.foreign_text import printable
 from spiketriage.nouns.incident import Where
 
 MAX_TEXT_CHARS = 600
-# Control, format (bidirectional overrides), surrogate and private characters hide or reorder what
-# is read.
-HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def plain(text: str, *, limit: int = MAX_TEXT_CHARS) -> str:
@@ -23,13 +20,7 @@ def plain(text: str, *, limit: int = MAX_TEXT_CHARS) -> str:
     flat = re.sub(r"\s*[\r\n]+\s*", " ⏎ ", text.strip()).replace("\t", " ")
     if len(flat) > limit:
         flat = f"{flat[:limit]}… ({len(flat) - limit} more characters)"
-    return "".join(map(_visible, flat))
-
-
-def _visible(char: str) -> str:
-    if unicodedata.category(char) not in HIDDEN_CATEGORIES:
-        return char
-    return f"\\u{{{ord(char):x}}}"
+    return printable(flat)
 
 
 def number(value: float | None) -> str:

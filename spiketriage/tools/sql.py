@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spiketriage.errors import Exit, UsageError
+from spiketriage.foreign_text import printable
 from spiketriage.incident import next_step
 from spiketriage.incident.query import QueryResult, query
 from spiketriage.incident.store import find
@@ -138,6 +139,4 @@ def _cut(cell: str, width: int) -> str:
 def _cell(value: object) -> str:
     """One line of text; control characters of evidence must not reach the terminal."""
     text = "∅" if value is None else str(value)
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
+    return printable(text)

@@ -116,7 +116,7 @@ def test_a_bug_keeps_its_traceback_in_a_file(tmp_path: Path) -> None:
     assert (code, out) == (70, "")
     (kept,) = tmp_path.glob("spiketriage-traceback-*.txt")
     assert err == (
-        "this is a bug in spiketriage: ZeroDivisionError: division by zero\nthe traceback "
+        "this is a bug in spiketriage: ZeroDivisionError: division by zero; the traceback "
         f"is kept in {kept}\n"
     )
     story = kept.read_text(encoding="utf-8")

@@ -148,7 +148,7 @@ def test_hostile_text_is_text_in_html():
     seen = browse(poisoned(HOSTILE))
     assert_inert(seen)
     assert '<script>alert("x")</script>' in seen.text
-    assert "\\u{202e}esrever\\u{1b}[31m" in seen.text
+    assert "\\u202eesrever\\x1b[31m" in seen.text
 
 
 @pytest.mark.slow
@@ -239,10 +239,19 @@ def test_markdown_text_gives_no_live_markup(text):
 
 
 @pytest.mark.parametrize(
-    "hidden", ["\x00", "\x1b", "\u202e", "\u2066", "\u200b", "\ud800", "\u2028"]
+    ("hidden", "written"),
+    [
+        ("\x00", r"\x00"),
+        ("\x1b", r"\x1b"),
+        ("\u202e", r"\u202e"),
+        ("\u2066", r"\u2066"),
+        ("\u200b", r"\u200b"),
+        ("\ud800", r"\ud800"),
+        ("\u2028", r"\u2028"),
+    ],
 )
-def test_hidden_characters_are_written_out(hidden):
-    assert words.plain(f"a{hidden}b") == f"a\\u{{{ord(hidden):x}}}b"
+def test_hidden_characters_are_written_out(hidden, written):
+    assert words.plain(f"a{hidden}b") == f"a{written}b"
 
 
 def test_an_svg_file_is_well_formed_and_inert():
