@@ -22,7 +22,8 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from spiketriage.train.recording import ddp
-from spiketriage.train.recording.alerts import Alerts, Command
+from spiketriage.train.recording.alerts import Alerts
+from spiketriage.train.recording.channels import Command
 from spiketriage.train.recording.observer import Observer
 from spiketriage.train.recording.recorder import Recorder
 

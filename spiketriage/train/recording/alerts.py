@@ -12,27 +12,26 @@ are tried again, by the next process too.
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
-import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from spiketriage import durable
 from spiketriage.digests import of_bytes
 from spiketriage.train.recording.background import BackgroundQueue
+from spiketriage.train.recording.channels import DELIVER_WITHIN_S, GRACE_S, Channel, Line
 from spiketriage.train.recording.recorder import Nonfinite, Recorder
 from spiketriage.wire.telemetry import encode_json
 
 Severity = Literal["info", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
-DELIVER_WITHIN_S = 10.0
 RETRY_EVERY_S = 30.0
 MAX_SPOOLED = 1000
 MAX_NAMES = 3
@@ -60,53 +59,6 @@ class Alert:
     num_suppressed: int = 0
 
 
-class Channel(Protocol):
-    """A way out."""
-
-    def deliver(self, message: bytes) -> bool:
-        """Whether `message` (a JSON object) has arrived, within `DELIVER_WITHIN_S`.
-
-        It may raise OSError instead.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Webhook:
-    """An address that takes the alert as a JSON POST and answers 2xx."""
-
-    url: str
-
-    def deliver(self, message: bytes) -> bool:
-        """Post the message."""
-        if not self.url.startswith(("http://", "https://")):
-            return False
-        head = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self.url, data=message, headers=head, method="POST")
-        with urllib.request.urlopen(request, timeout=DELIVER_WITHIN_S) as answer:
-            return bool(200 <= answer.status < 300)
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A program that takes the alert on its standard input and exits with 0, without a shell."""
-
-    argv: Sequence[str]
-
-    def deliver(self, message: bytes) -> bool:
-        """Run the program."""
-        with suppress(subprocess.TimeoutExpired):
-            done = subprocess.run(
-                list(self.argv),
-                input=message,
-                timeout=DELIVER_WITHIN_S,
-                check=False,
-                capture_output=True,
-            )
-            return done.returncode == 0
-        return False
-
-
 class Alerts:
     """Raises alerts through every channel; what no channel took is spooled and tried again.
 
@@ -128,19 +80,23 @@ class Alerts:
         clock: Callable[[], float] = time.monotonic,
         look_every_s: float = 1.0,
     ) -> None:
-        self.channels, self.spool = tuple(channels), spool
+        self.spool = spool
+        self._lines = tuple(map(Line, channels))
         self.at_least, self.cooldown_s, self.retry_every_s = at_least, cooldown_s, retry_every_s
         self._clock = clock
         self._last_s: dict[str, float] = {}
         self._suppressed: dict[str, int] = {}
         self._lock = threading.Lock()
         self._retry_at_s = 0.0
+        self._last_tried = ""  # name of the spooled alert that was tried last
+        self._under_way: set[bytes] = set()
         self._watched: Recorder | None = None
         self._alerted_nonfinite: Nonfinite | None = None
         self._stall_after_s, self._about = 0.0, ("", "")
         self._queue = BackgroundQueue(
             "alerts", max_jobs=64, tick=self._look, interval_s=look_every_s
         )
+        atexit.register(self.close)  # a job that dies of an exception still sends its last words
 
     @property
     def num_dropped(self) -> int:
@@ -172,16 +128,41 @@ class Alerts:
             self._last_s[alert.key] = now_s
             num_suppressed = self._suppressed.pop(alert.key, 0)
         message = encode_json({**asdict(alert), "num_suppressed": num_suppressed})
-        self._queue.put(lambda: self._deliver(message) or self._spool(message))
+        with self._lock:
+            self._under_way.add(message)
+        if self._queue.put(lambda: self._send(message)) is None:
+            self._forget(message)
 
     def close(self, timeout_s: float = DELIVER_WITHIN_S) -> None:
-        """Wait for what is on its way, at most `timeout_s`."""
-        self._queue.close(timeout_s)
+        """Wait at most `timeout_s` for what is on its way; what has not arrived is spooled then."""
+        atexit.unregister(self.close)
+        if not self._queue.close(timeout_s):
+            rescue = threading.Thread(target=self._spool_the_rest, daemon=True)
+            rescue.start()
+            rescue.join(GRACE_S)  # no longer: the disk of the spool may be what hangs
+
+    def _send(self, message: bytes) -> bool:
+        """Whether the message was delivered, or spooled and said so."""
+        is_kept = self._deliver(message) or self._spool(message)
+        self._forget(message)
+        return is_kept
+
+    def _forget(self, message: bytes) -> None:
+        with self._lock:
+            self._under_way.discard(message)
+
+    def _spool_the_rest(self) -> None:
+        with self._lock:
+            rest = list(self._under_way)
+        for message in rest:
+            self._spool(message)
 
     def _deliver(self, message: bytes) -> bool:
-        """Whether at least one channel took the message."""
-        # Every channel, not the first that works.
-        arrived = [_try(channel, message) for channel in self.channels]
+        """Whether at least one channel took the message; every one is tried, all at once."""
+        for line in self._lines:
+            line.begin(message)
+        end_s = time.monotonic() + DELIVER_WITHIN_S + GRACE_S
+        arrived = [line.arrived(end_s - time.monotonic()) for line in self._lines]
         return any(arrived)
 
     def _spool(self, message: bytes) -> bool:
@@ -189,7 +170,9 @@ class Alerts:
             self.spool.is_dir() and len(list(self.spool.glob("*.json"))) >= MAX_SPOOLED
         ):
             return False
-        durable.write(self.spool / f"{time.time_ns():020d}-{of_bytes(message)[:8]}.json", message)
+        path = self.spool / f"{time.time_ns():020d}-{of_bytes(message)[:8]}.json"
+        durable.write(path, message)
+        _LOG.warning("alert spooled, and tried again every %g s: %s", self.retry_every_s, path)
         self._retry_at_s = self._clock() + self.retry_every_s
         return True
 
@@ -199,11 +182,21 @@ class Alerts:
             self._look_at(self._watched)
         if self.spool is not None and self._clock() >= self._retry_at_s:
             self._retry_at_s = self._clock() + self.retry_every_s
-            for path in sorted(self.spool.glob("*.json")):
-                with suppress(FileNotFoundError):  # another process of this job was faster
-                    if not self._deliver(path.read_bytes()):
-                        break
-                    path.unlink()
+            self._try_spooled(self.spool)
+
+    def _try_spooled(self, spool: Path) -> None:
+        """Deliver what is spooled, until one is refused; the next round begins behind that one.
+
+        One that nobody will ever take holds up no other.
+        """
+        paths = sorted(spool.glob("*.json"))
+        later = [path for path in paths if path.name > self._last_tried]
+        for path in later + paths[: len(paths) - len(later)]:
+            self._last_tried = path.name
+            with suppress(FileNotFoundError):  # another process of this job was faster
+                if not self._deliver(path.read_bytes()):
+                    break
+                path.unlink()
 
     def _look_at(self, recorder: Recorder) -> None:
         flight = recorder.in_flight()
@@ -262,14 +255,6 @@ class Alerts:
                 **fields,
             )
         )
-
-
-def _try(channel: Channel, message: bytes) -> bool:
-    try:
-        return channel.deliver(message)
-    except (OSError, ValueError) as error:  # urllib's errors are OSErrors
-        _LOG.warning("alert not delivered: %s", error)
-        return False
 
 
 def read_spool(folder: Path) -> list[Mapping[str, object]]:
