@@ -224,6 +224,18 @@ def test_records_of_one_name_are_told(tmp_path):
     assert "expected one record of that name, found two" in file.problems[0]
 
 
+def test_records_that_torch_takes_for_one_are_told(tmp_path):
+    """Torch looks a record up without regard to case."""
+    path = tmp_path / "case.pt"
+    with zipfile.ZipFile(ODD) as source, zipfile.ZipFile(path, "w") as changed:
+        for info in source.infolist():
+            changed.writestr(info.filename, source.read(info))
+        first = next(name for name in source.namelist() if name.endswith("/data/0"))
+        changed.writestr(first.replace("/data/", "/DATA/"), source.read(first))
+    (problem,) = read_torch_file(path).problems
+    assert "/DATA/0: expected one record of that name, found two" in problem
+
+
 def test_overlapping_records_are_told(tmp_path):
     data = bytearray(ODD.read_bytes())
     names = [data.rindex(b"odd/data/0"), data.rindex(b"odd/data/1")]

@@ -20,10 +20,12 @@ STATE_NAMES = frozenset(
         *("fp32_param", "param", "master_param", "fp32_from_fp16_params"),
     )
 )
-_OPTIMIZER = re.compile(r"(?:.*?[./])??(?:chained_\d+\.)?optim(?:izers?)?(?:_?states?)?(?:_\d+)?\.")
-_STATE = re.compile(r"(?:[^.]+\.)??state\.(.+)\Z", re.DOTALL)
+_OPTIMIZER = re.compile(
+    r"\A(?:.*?[./])??(?:chained_\d+\.)?optim(?:izers?)?(?:_?states?)?(?:_\d+)?\."
+)
+_STATE = re.compile(r"(?:[^.]{1,500}\.)??state\.(.+)\Z", re.DOTALL)
 _OTHER = re.compile(
-    r"(?:.*[./])?(?:lr_schedulers?|schedulers?|train_state|dataloader\w*|data_loader|dataset_state"
+    r"\A(?:.*[./])?(?:lr_schedulers?|schedulers?|train_state|dataloader\w*|data_loader|dataset_state"
     r"|rng\w*|random_states?\w*|grad_scaler|loss_scaler|scaler)(?:[./].*)?\Z",
     re.DOTALL,
 )

@@ -37,9 +37,9 @@ from spiketriage.readers.pickles import attribute, key_text
 _SAFETENSORS = re.compile(
     r"(?:model|adapter_model|diffusion_pytorch_model)(?:[-_].*)?\.safetensors\Z"
 )
-_TORCH = re.compile(r"(?:pytorch_model|adapter_model)(?:[-_].*)?\.bin\Z")
-_SAFETENSORS_INDEX = re.compile(r"(?:model|adapter_model).*\.safetensors\.index\.json\Z")
-_TORCH_INDEX = re.compile(r"(?:pytorch_model|adapter_model).*\.bin\.index\.json\Z")
+_TORCH = re.compile(r"\A(?:pytorch_model|adapter_model)(?:[-_].*)?\.bin\Z")
+_SAFETENSORS_INDEX = re.compile(r"\A(?:model|adapter_model).*\.safetensors\.index\.json\Z")
+_TORCH_INDEX = re.compile(r"\A(?:pytorch_model|adapter_model).*\.bin\.index\.json\Z")
 _OTHER_MODEL = re.compile(r"(?:model|pytorch_model)_(\d+)\.(?:safetensors|bin)\Z")
 _FSDP = re.compile(r"(?:pytorch_model_fsdp|optimizer)_\d+\Z")
 _FSDP_MODEL = "pytorch_model_fsdp"

@@ -25,7 +25,7 @@ TELLS = (
 )
 CANNOT = "The random state, which Lightning does not store, and the world size of the run."
 
-_NAMED = re.compile(r"(?:.*[-_])?step=(?P<step>\d{1,18})(?:-.*)?\.ckpt")
+_NAMED = re.compile(r"\A(?:.*[-_])?step=(?P<step>\d{1,18})(?:-.*)?\.ckpt")
 _VERSION_KEY = b"pytorch-lightning_version"
 _COUNTER = ("optimizer", "step", "total", "completed")
 

@@ -38,7 +38,7 @@ INTEGRITY = "integrity.json"
 TRACKER = "latest_checkpointed_iteration.txt"
 COMMON_KEY = "common_state"
 _FOLDER = re.compile(r"(?:iter_\d{7,18}|release)\Z")
-_SHARD = re.compile(r"(.+)/shard_([\d.]{1,100})_([\d.\-]{1,100})\Z", re.DOTALL)
+_SHARD = re.compile(r"\A(.+)/shard_([\d.]{1,100})_([\d.\-]{1,100})\Z", re.DOTALL)
 _COMMON_KINDS: Mapping[str, FieldKind] = {
     "args": "config",
     "opt_param_scheduler": "scheduler",

@@ -139,8 +139,10 @@ class Telemetry:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Problems of segments of which nothing can be read."""
+        """Problems of segments and logs of which nothing can be read."""
         known = {segment.problem for segment in self.segments}
+        for log in self.logs:
+            known.update(log.problems)
         return tuple(problem for problem in self.problems if problem not in known)
 
     def _lost(self, segment: Segment) -> Lost:
