@@ -23,7 +23,7 @@ __all__ = ["Alarm", "Array", "Detector", "Row", "Trace", "Trigger", "Verdict", "
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-SCHEMA = 1  # of Detector.state()
+SCHEMA = 2  # of Detector.state()
 
 # Floors and widths were tuned on two seeds of tests/bench/bench_detection.py, measured on a third.
 # The gradient norm's floor makes its band at least 2.9 times its median: at 3 a healthy history of
@@ -58,8 +58,8 @@ _SIGNALS: Mapping[str, Signal] = {
     "logz": Signal(name="logz", floor=0.05, shifts=(1, -1), climb=3.0),
     "attention_max": Signal(name="attention_max", logarithmic=True, floor=0.1),
 }
-# what an overflow of fp16 gradients reaches
-_QUIET_IN_A_SKIP = ("grad_norm", "update_norm", "rms_t")
+# of a step without an update
+_OF_THE_UPDATE = ("update_norm", "rms_t")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ class Row:
     """Global values of one step. None was not logged; NaN and infinities were, and are anomalies.
 
     `loss` in nats per valid token (any unit does); `grad_norm` before clipping; `rms_t`, `logz` and
-    `attention_max` as `wire.chain` names them. `skipped` says that the trainer left the update out,
-    as fp16 loss scaling does.
+    `attention_max` as `wire.chain` names them. `skipped` is how many updates loss scaling left out
+    since the row before (True is one): a row may stand for an interval of steps.
     """
 
     step: int
@@ -80,7 +80,7 @@ class Row:
     logz: float | None = None
     attention_max: float | None = None
     loss_scale: float | None = None
-    skipped: bool | None = None
+    skipped: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Trace:
 
     `not_logged` says by field where a log never meant to hold a value: those rows are passed over.
     NaN counts as an anomaly in `loss` and `grad_norm` only, since every run has those; `skipped` is
-    0 or 1.
+    a count, as in a `Row`.
     """
 
     steps: Array
@@ -138,10 +138,10 @@ class Detector:
 
     def feed(self, row: Row) -> Verdict:
         """Judge a row and learn from it; rows come in the order in which they happened."""
-        is_skip = self._scaling.is_skip(row.loss_scale, is_skipped=bool(row.skipped))
+        is_skip = self._scaling.is_skip(row.loss_scale, num_skipped=row.skipped)
         alarms = [
             *self._missing(row, is_skip=is_skip),
-            *self._scaling.feed(row.step, row.loss_scale, is_skip=is_skip),
+            *self._scaling.feed(row.step, row.loss_scale, is_skip=is_skip, num_skipped=row.skipped),
         ]
         for name, value in _judged(row, is_skip=is_skip):
             alarms += self._judges[name].feed(row.step, value)
@@ -153,7 +153,7 @@ class Detector:
 
     def peek(self, row: Row) -> Verdict:
         """Judge a row of which not all may be known yet, and remember nothing of it."""
-        is_skip = self._scaling.is_skip(row.loss_scale, is_skipped=bool(row.skipped))
+        is_skip = self._scaling.is_skip(row.loss_scale, num_skipped=row.skipped)
         alarms = self._missing(row, is_skip=is_skip)
         for name, value in _judged(row, is_skip=is_skip):
             alarms += self._judges[name].peek(row.step, value)
@@ -245,7 +245,7 @@ def _is_training(row: Row) -> bool:
 def _judged(row: Row, *, is_skip: bool) -> Iterator[tuple[str, float]]:
     for name in _SIGNALS:
         value = getattr(row, name)
-        if value is None or (is_skip and name in _QUIET_IN_A_SKIP):
+        if value is None or (is_skip and _is_of_a_skip(name, value)):
             continue
         if name == "update_norm" and math.isfinite(value):
             # Adam's update is proportional to the learning rate; at 0 or unknown nothing is
@@ -254,6 +254,16 @@ def _judged(row: Row, *, is_skip: bool) -> Iterator[tuple[str, float]]:
                 continue
             value /= row.lr
         yield name, float(value)
+
+
+def _is_of_a_skip(name: str, value: float) -> bool:
+    """Whether this is what an overflow of fp16 gradients leaves of a value.
+
+    The norm is nonfinite, zero or -1; a row of several steps may show that of one that was taken.
+    """
+    if name == "grad_norm":
+        return not (0 < value < math.inf)
+    return name in _OF_THE_UPDATE
 
 
 def _verdict(row: Row, alarms: list[Alarm]) -> Verdict:

@@ -31,6 +31,7 @@ _METRICS = {
     "logz": "logz/mean",
     "loss_scale": "loss_scale",
 }
+_SKIPPED, _SKIPPED_TOTAL = "loss_scale/skipped", "loss_scale/skipped_total"
 _SHOWN = ("loss", "grad_norm", "update_norm", "lr")  # what tables and plots show
 _ATTENTION = "attention/logit_max"
 _PER_LAYER = "attention_max"
@@ -89,6 +90,7 @@ def _columns(telemetry: Telemetry) -> dict[str, MetricColumn]:
     columns: dict[str, MetricColumn] = {}
     for name, metric in _METRICS.items():
         columns[name] = _lowest_rank(telemetry, metric)
+    columns["skipped"] = _skipped(telemetry)
     columns[_PER_LAYER] = _attention_max(telemetry)
     return columns
 
@@ -107,6 +109,19 @@ def _lowest_rank(telemetry: Telemetry, metric: str) -> MetricColumn:
         is_logged |= column.is_logged
         is_bad |= is_first_bad
     return MetricColumn(values=values, is_logged=is_logged)
+
+
+def _skipped(telemetry: Telemetry) -> MetricColumn:
+    """Updates that loss scaling left out since the row before, also where the log has a total."""
+    since = _lowest_rank(telemetry, _SKIPPED)
+    total = _lowest_rank(telemetry, _SKIPPED_TOTAL)
+    if since.is_logged.any() or not total.is_logged.any():
+        return since
+    values = total.values.copy()
+    counts = values[total.is_logged]
+    # A total that falls is that of an attempt that counts anew.
+    values[total.is_logged] = np.maximum(0.0, np.diff(counts, prepend=0.0))
+    return MetricColumn(values=values, is_logged=total.is_logged)
 
 
 def _attention_max(telemetry: Telemetry) -> MetricColumn:
@@ -157,6 +172,7 @@ def _trace(
         logz=columns["logz"].values,
         attention_max=columns[_PER_LAYER].values,
         loss_scale=columns["loss_scale"].values,
+        skipped=columns["skipped"].values,
         not_logged=not_logged,
     )
 

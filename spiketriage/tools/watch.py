@@ -27,7 +27,7 @@ POLL_S = 2.0
 MAX_SHARE = 0.05  # of the time goes into looking: a larger telemetry is looked at less often
 MAX_NAMED = 5  # bad lines that are named; the rest is counted
 MAX_LINE_BYTES = 1 << 20
-_SIGNALS = tuple(signal.name for signal in fields(Row) if signal.name not in ("step", "skipped"))
+_SIGNALS = tuple(signal.name for signal in fields(Row) if signal.name != "step")
 _OURS = {
     "loss/mean": "loss",
     "grad/norm": "grad_norm",
@@ -35,6 +35,7 @@ _OURS = {
     "rms_t/max": "rms_t",
     "logz/mean": "logz",
     "attention/logit_max": "attention_max",
+    "loss_scale/skipped": "skipped",
 }
 _BAD = (ValueError, TypeError, OverflowError, RecursionError)
 
@@ -144,11 +145,11 @@ def parse(line: bytes) -> Row | None:
     return None
 
 
-def _cell(name: str, value: object) -> bool | float | None:
+def _cell(name: str, value: object) -> float | None:
     if value is None:
         return None
-    if name == "skipped":
-        return bool(value)
+    if name == "skipped" and isinstance(value, bool):
+        return float(value)
     return _number(name, value)
 
 
@@ -158,7 +159,7 @@ def _known(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if written not in _SIGNALS:
             canonical = DEFAULT.canonical(written)
             name = _OURS.get(canonical, canonical)
-        if name in _SIGNALS or name == "skipped":
+        if name in _SIGNALS:
             yield name, value
 
 

@@ -57,6 +57,8 @@ METRICS: dict[str, str] = {
     "eps": "as applied",
     "weight_decay": "as applied",
     "loss_scale": "factor on the loss before backward; 1 when unused",
+    "loss_scale/skipped": "updates left out by loss scaling since the row before",
+    "loss_scale/skipped_total": "updates left out by loss scaling since the run began",
     "optimizer/num_entries": "tensors that have optimizer state",
     "optimizer/step": "the optimizer's own step counter, of its first tensor",
     "optimizer/step_min": "smallest step counter of any tensor",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -234,6 +235,55 @@ def test_a_lost_scale_without_a_skip_flag_is_a_skip_too_but_a_constant_scale_exc
     assert told([*healthy, Row(step=301, loss_scale=1024.0, **row)]) == [
         (301, "grad_norm", "nonfinite")
     ]
+
+
+def intervals(*counts, every=10):
+    """Rows of a log that is written each `every` steps, by how many of those were skipped."""
+    healthy, scale, made = rows(len(counts)), 2.0**32, []
+    for row, count in zip(healthy, counts, strict=True):
+        scale /= 2.0**count
+        whole = {"loss": row.loss, "grad_norm": row.grad_norm}
+        if count == every:
+            whole = {"grad_norm": math.inf}
+        step = row.step * every
+        made.append(Row(step=step, lr=1e-3, loss_scale=scale, skipped=count, **whole))
+    return made
+
+
+def test_a_row_stands_for_an_interval_and_only_skips_in_a_row_are_counted():
+    assert told(intervals(10, 7, 0, 1, *[0] * 80, 1, 0, 2, 0, 1)) == []
+    endless = alarms(intervals(10, 7, 0, 1, *[0] * 80, 10, 10))
+    assert {(alarm.step, alarm.signal) for alarm in endless} == {(850, "loss_scale")}
+    assert "10 steps in a row overflowed" in endless[0].sentence
+
+
+def test_a_partly_skipped_row_is_judged_by_the_steps_that_were_taken():
+    some = intervals(10, 7, 0, 1, *[0] * 80, 1, 0)
+    some[84] = replace(some[84], grad_norm=50.0)
+    assert told(some) == [(850, "grad_norm", "band")]
+
+
+def test_at_a_scale_of_one_nothing_is_left_to_back_off_to():
+    row = {"lr": 1e-3, "grad_norm": math.inf, "skipped": True}
+    healthy = [replace(one, loss_scale=1.0) for one in rows(100)]
+    assert told([*healthy, Row(step=101, loss=2.6, loss_scale=1.0, **row)]) == [
+        (101, "grad_norm", "nonfinite")
+    ]
+    down = [replace(one, loss_scale=4.0) for one in rows(100)]
+    down += [
+        Row(step=101 + at, loss=2.6, loss_scale=max(1.0, 2.0 ** (1 - at)), **row) for at in range(8)
+    ]
+    # 4 to 2 and 2 to 1 are ordinary; from the first overflow at 1 on, none is.
+    assert [at for at, signal, _ in told(down) if signal == "grad_norm"] == [*range(103, 109)]
+
+
+def test_a_counter_without_a_scale_excuses_an_overflow_until_they_do_not_end():
+    row = {"lr": 1e-3, "grad_norm": math.inf, "skipped": 1}
+    healthy = rows(100)
+    assert told([*healthy, Row(step=101, loss=2.6, **row), *rows(110)[101:]]) == []
+    endless = [*healthy, *[Row(step=101 + at, loss=2.6, **row) for at in range(10)]]
+    endless = [replace(one, skipped=one.skipped or 0) for one in endless]
+    assert told(endless) == [(107, "loss_scale", "loss-scale")]
 
 
 def test_a_nan_loss_is_an_alarm_even_in_a_skip():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -106,6 +107,21 @@ def test_a_missing_loss_is_nan_with_the_counter_as_the_reason(tmp_path, skipped,
 def test_a_loss_that_was_never_printed_because_everything_was_skipped_is_nan(tmp_path):
     loss = one(read(tmp_path, iteration(10, loss=None, norm=None, skipped=10)), "loss/mean")
     assert math.isnan(loss.values[0])
+
+
+def test_what_loss_scaling_left_out_is_not_logged_and_a_counted_nan_is_nan(tmp_path):
+    facts = read(
+        tmp_path,
+        iteration(10, loss=None, norm=None, skipped=10, scale="8388608.0")
+        + iteration(20, loss="0.000000E+00", norm=None, skipped=10, scale="8192.0")
+        + iteration(30, skipped=1, scale="4096.0")
+        + iteration(40, loss=None, norm=None, skipped=1, nans=1, scale="4096.0"),
+    )
+    loss, skipped = one(facts, "loss/mean"), one(facts, "loss_scale/skipped")
+    assert loss.steps.tolist() == [30, 40]
+    assert np.isnan(loss.values).tolist() == [False, True]
+    assert one(facts, "grad/norm").steps.tolist() == [30, 40]
+    assert skipped.values.tolist() == [10, 10, 1, 1]
 
 
 def test_a_loss_under_another_name_is_not_reported_as_nan(tmp_path):

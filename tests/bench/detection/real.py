@@ -16,8 +16,13 @@ from spiketriage.readers.look import look
 from spiketriage.readers.telemetry.series.names import DEFAULT
 
 CORPUS = Path(__file__).resolve().parents[4] / "shared" / "corpus"
-NAMES = {"loss/mean": "loss", "grad/norm": "grad_norm", "lr": "lr", "loss_scale": "loss_scale"}
-SKIPS = "number of skipped iterations"
+NAMES = {
+    "loss/mean": "loss",
+    "grad/norm": "grad_norm",
+    "lr": "lr",
+    "loss_scale": "loss_scale",
+    "loss_scale/skipped": "skipped",
+}
 # The same run three times, of which the longest is taken; and the runs made for the readers' tests,
 # with NaNs.
 OTHERS = ("hf_sygoat_ckpt500_", "hf_sygoat_ckpt4500_", "gen_")
@@ -48,7 +53,7 @@ def _rows(path: Path) -> list[dict[str, float]]:
         return []
     rows: dict[int, dict[str, float]] = {}
     for one in series:
-        name = NAMES.get(one.name, "skipped" if one.name == SKIPS else "")
+        name = NAMES.get(one.name, "")
         if not name or not one.trusted:
             continue
         for at, (step, value) in enumerate(

@@ -50,7 +50,8 @@ class _Steps:
             log.near_miss(line)
             return
         step, skipped = int(settings["step"]), int(settings["skipped"])
-        log.row(step, numbers({"lr": settings["lr"].split(",")[0], "skipped": settings["skipped"]}))
+        cells = {"lr": settings["lr"].split(",")[0], "skipped steps": settings["skipped"]}
+        log.row(step, numbers(cells))
         if skipped > self.num_skipped:
             since = (
                 f"{skipped - self.num_skipped} steps were skipped after step {self.at_step} up "

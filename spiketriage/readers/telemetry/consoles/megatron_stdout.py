@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -84,7 +85,12 @@ class _Iterations:
             log.spell(LOSS, spelled)
             cells[LOSS] = cells.pop(spelled)
         self.has_norm = self.has_norm or NORM in cells
-        reasons = self._hidden(cells) if is_whole else {}
+        reasons: dict[str, str] = {}
+        if _is_left_out(cells):
+            if cells.get(LOSS) == 0.0:
+                del cells[LOSS]  # the mean over no stepped iteration
+        elif is_whole:
+            reasons = self._hidden(cells)
         log.row(step, cells | dict.fromkeys(reasons, math.nan), rank=line.rank, reasons=reasons)
         self._events(step, cells, line)
 
@@ -175,6 +181,14 @@ def _cells(text: str) -> dict[str, float]:
             value /= MS_PER_S
         cells[key] = value
     return cells
+
+
+def _is_left_out(cells: Mapping[str, float]) -> bool:
+    """Whether loss scaling left an update out of an interval in which every loss was finite.
+
+    A loss that is not finite is counted among the NaN iterations, and a scale of 1 is none.
+    """
+    return cells.get(SKIPPED, 0) > 0 and not cells.get(NANS, 0) and cells.get(SCALE, 0) > 1
 
 
 def _until_collision(line: TextLine, start: int) -> str:

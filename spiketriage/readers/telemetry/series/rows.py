@@ -122,10 +122,14 @@ class Rows:
 
     def _number(self, key: str, value: object) -> float | None:
         number = scalars.number(value)
-        if number is None and isinstance(value, str) and self.names.canonical(key) in METRICS:
+        if number is not None or self.names.canonical(key) not in METRICS:
+            return number
+        if isinstance(value, bool):
+            return float(value)  # `"skipped": true`
+        if isinstance(value, str):
             # transformers 5 quotes the numbers of its own metrics
             return scalars.number_in_text(value)
-        return number
+        return None
 
     def _is_room(self, key: str) -> bool:
         if key in self._names_seen:

@@ -263,6 +263,10 @@ class Blocks:
         return num_rows
 
     def _add_column(self, name: str, column: Any, frame: _Frame) -> None:
+        import pyarrow as pa
+
+        if pa.types.is_boolean(column.type) and self.rows.names.canonical(name) in METRICS:
+            column = column.cast(pa.float64())
         values, present = _floats(column)
         if values is None:
             return
