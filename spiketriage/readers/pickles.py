@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from spiketriage.errors import CorruptFileError
-from spiketriage.readers.inert import InertFunction, Ordered, Stub, stub_class
+from spiketriage.readers.inert import InertFunction, Ordered, Stub, stub_class, walk
 from spiketriage.readers.limited import cpu_bound, limited
 from spiketriage.readers.memory_bound import memory_bound
+
+__all__ = ["MAX_BYTES", "Unpickled", "load", "load_here", "walk"]
 
 MAX_BYTES = 1 << 30
 MAX_GLOBALS = 10_000
