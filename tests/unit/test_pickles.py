@@ -64,6 +64,7 @@ PLAIN = st.recursive(
 )
 
 
+@settings(deadline=None)  # the first example starts the child
 @given(PLAIN, st.integers(0, 5))
 def test_plain_values_come_as_they_were(value, protocol):
     assert value_of(value, protocol) == value
@@ -336,7 +337,7 @@ def test_functions_of_ours_replace_what_the_pickle_names():
     assert load_here(data, where="test", rebuild=rebuild).value == ("ours", (7,))
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_any_flipped_byte_or_cut_is_a_value_or_the_one_error(data):
     good = pickle.dumps({"a": [Plain(), (1, 2.5, "x")], "b": collections.OrderedDict(c=b"bytes")})
