@@ -164,10 +164,10 @@ def _trace(
             not_logged[name] = ~columns[name].is_logged
     return detect.Trace(
         steps=np.array(steps, dtype=np.float64),
-        loss=_unless_never(columns["loss"].values),
-        grad_norm=_unless_never(columns["grad_norm"].values),
-        update_norm=_unless_never(columns["update_norm"].values),
-        lr=_unless_never(columns["lr"].values),
+        loss=_unless_never(columns["loss"]),
+        grad_norm=_unless_never(columns["grad_norm"]),
+        update_norm=_unless_never(columns["update_norm"]),
+        lr=_unless_never(columns["lr"]),
         rms_t=columns["rms_t"].values,
         logz=columns["logz"].values,
         attention_max=columns[_PER_LAYER].values,
@@ -177,11 +177,14 @@ def _trace(
     )
 
 
-def _unless_never(values: Floats) -> Floats:
-    """A harness may not record a value at all, which is no anomaly; one that vanishes is."""
-    if values.size and np.isnan(values).all():
-        return np.ones_like(values)
-    return values
+def _unless_never(column: MetricColumn) -> Floats:
+    """A harness may not record a value at all, which is no anomaly; one that vanishes is.
+
+    A value that is recorded as NaN, from the first step on too, is recorded.
+    """
+    if column.is_logged.any():
+        return column.values
+    return np.ones_like(column.values)
 
 
 def _nonfinite_ranks(telemetry: Telemetry, at: int) -> str:

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -121,8 +122,7 @@ def test_rows_by_hand_raise_the_same_alarms(lines: list[str], tmp_path_factory) 
     by_row = {(alarm.step, alarm.signal) for row in rows for alarm in judge.feed(row).alarms}
     for signal in ("loss", "grad_norm"):
         values = [getattr(row, signal) for row in rows]
-        is_ever_number = any(value is not None and not math.isnan(value) for value in values)
-        if is_ever_number:  # the desk takes nothing but NaN for a value that is never recorded
+        if any(value is not None for value in values):
             by_array = {a.step for a in find_onset(telemetry).alarms if a.signal == signal}
             assert by_array == {step for step, name in by_row if name == signal}
 
@@ -177,3 +177,12 @@ def test_a_log_makes_no_record_before_one_is_asked_for(tmp_path: Path) -> None:
     assert len(segment.steps) == 100
     assert segment.steps[80] is segment.steps[80]
     assert [record.step for record in segment.steps[78:81]] == [78, 79, 80]
+
+
+@pytest.mark.parametrize("key", ["loss", "grad_norm"])
+def test_a_run_that_is_nan_from_its_first_row_has_its_onset_there(
+    key: str, tmp_path: Path
+) -> None:
+    lines = [json.dumps({"step": n, "lr": 0.1, key: math.nan}) for n in range(3, 30)]
+    onset = find_onset(telemetry_of(lines, tmp_path))
+    assert (onset.step, "is not a finite number" in onset.reason) == (3, True)
