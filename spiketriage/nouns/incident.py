@@ -27,6 +27,9 @@ VerdictKind = Literal[
 SETTINGS_NAME = "spiketriage.toml"  # the settings of a run, in its folder
 # the incident's fact that names the run's harness; empty where no step can be executed
 HARNESS = "harness"
+# the facts that say what an onset rests on: the signals that were judged, the last attempt that
+# counts where a later one took its steps again, and what was rolled back
+JUDGED, ATTEMPT, ROLLED_BACK = "judged", "attempt", "rolled back"
 CauseClass = Literal["data", "optimization", "numerics", "systems"]
 
 

@@ -180,9 +180,7 @@ def test_a_log_makes_no_record_before_one_is_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["loss", "grad_norm"])
-def test_a_run_that_is_nan_from_its_first_row_has_its_onset_there(
-    key: str, tmp_path: Path
-) -> None:
+def test_a_run_that_is_nan_from_its_first_row_has_its_onset_there(key: str, tmp_path: Path) -> None:
     lines = [json.dumps({"step": n, "lr": 0.1, key: math.nan}) for n in range(3, 30)]
     onset = find_onset(telemetry_of(lines, tmp_path))
     assert (onset.step, "is not a finite number" in onset.reason) == (3, True)
