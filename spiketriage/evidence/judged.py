@@ -5,12 +5,16 @@ This module never judges a value; it counts those that were.
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from spiketriage.detect.bands import CENTRE_WINDOW
+from spiketriage.nouns.incident import SETTINGS_NAME
 from spiketriage.nouns.listing import counted, listed
 from spiketriage.nouns.series import LogFacts
 from spiketriage.nouns.telemetry import MetricColumn
@@ -81,8 +85,24 @@ def candidates(logs: Iterable[LogFacts]) -> tuple[str, ...]:
 
 
 def question(keys: Sequence[str]) -> str:
-    """What to do where nothing was judged: which keys may be the loss, and the line to paste."""
+    """What to do where nothing was judged: which keys may be the loss, and the lines to paste."""
     if not keys:
         return "no key looks like a loss; name yours under [columns] in spiketriage.toml"
-    line = f'[columns] "{keys[0]}" = "loss/mean"'
-    return f"candidates: {listed(keys)}; in spiketriage.toml: {line}"
+    line = f'[columns] "loss/mean" = {json.dumps(keys[0])}'
+    return f"candidates: {listed(keys)}; say which in spiketriage.toml: {line}"
+
+
+def mapping_command(run: Path, keys: Sequence[str]) -> str:
+    """The command that writes settings in which the first of `keys` is the loss.
+
+    Empty where there is no candidate, or a settings file that it would overwrite.
+    """
+    settings = run / SETTINGS_NAME
+    if not keys or settings.exists():
+        return ""
+    text = (
+        'schema = 1\n[run]\nid = %s\ntelemetry = "."\ncheckpoints = "."\nlogs = []\n'
+        '[columns]\n"loss/mean" = %s\n'
+    )
+    words = ["printf", text.replace("\n", "\\n"), json.dumps(run.name), json.dumps(keys[0])]
+    return f"{shlex.join(words)} > {shlex.quote(str(settings))}"

@@ -107,7 +107,11 @@ def _onset_of(telemetry: Telemetry, scan: Scan, *, since: int | None) -> Onset:
 
 def _rolled_back(tail: Abandoned, past: Onset) -> str:
     """What is said of steps that are no production any more."""
-    span = f"attempt {tail.attempt}: steps {tail.first_step} to {tail.last_step} were rolled back"
+    span = f"attempt {tail.attempt}: steps {tail.first_step} to {tail.last_step}"
+    if tail.is_all:
+        span = f"{span} are another run, or one that was given up: a later attempt starts over"
+    else:
+        span = f"{span} were rolled back"
     if past.step is None:
         return f"{span}; nothing spiked in them"
     return f"{span}; {past.reason}"

@@ -5,6 +5,7 @@ This module never opens a source for writing, and freezing the same onset twice 
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from spiketriage.nouns.incident import (
     ATTEMPT,
     HARNESS,
     JUDGED,
+    LOSS_CANDIDATES,
     ROLLED_BACK,
     Anchors,
     Artifact,
@@ -178,7 +180,7 @@ def _is_same(dossier: Dossier, subject: _Subject, *, shared: bool) -> bool:
         return False
     # An audit has no onset to tell it from the next: once finished, it is that of the steps it
     # covered.
-    same_end = facts.get("last_step") == _last_step(subject)
+    same_end = (facts.get("last_step") or None) == _last_step(subject)
     return subject.onset.step is not None or dossier.freeze is None or same_end
 
 
@@ -282,6 +284,7 @@ def _facts(session: Session, subject: _Subject) -> None:
         HARNESS: settings.harness,
     }
     if telemetry is not None:
+        facts[LOSS_CANDIDATES] = json.dumps(judging.candidates(telemetry.logs))
         facts["num_ranks"] = str(len(telemetry.ranks) + len(telemetry.missing_ranks))
         facts["num_attempts"] = str(len(telemetry.attempts))
         facts["first_step"] = str(telemetry.steps[0]) if telemetry.steps else ""
@@ -417,6 +420,13 @@ def _result(place: store.Incident, command: str, *, again: bool) -> StepResult:
     if unpinned:
         lines.append(f"warning: {counted(len(unpinned), 'file')} {unpinned[0].note}")
     exit_code, verdict = _ending_of(dossier, freeze)
+    next_commands: list[str] = []
+    if exit_code == Exit.INCONCLUSIVE:
+        keys = json.loads(dossier.facts[LOSS_CANDIDATES])
+        mapping = judging.mapping_command(Path(run_named), keys)
+        if mapping:
+            next_commands = [mapping, command.replace(" hash ", " freeze ", 1)]
+    next_commands.append(command)
     return StepResult(
         incident=place.id,
         exit_code=exit_code,
@@ -435,5 +445,5 @@ def _result(place: store.Incident, command: str, *, again: bool) -> StepResult:
             "notes": list(freeze.telemetry_notes),
             "folder": str(place.folder),
         },
-        next_commands=(command,),
+        next_commands=tuple(next_commands),
     )

@@ -50,11 +50,15 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandoned:
-    """Steps that an attempt took and a later one took again, or left behind when it went back."""
+    """Steps that an attempt took and a later one took again, or left behind when it went back.
+
+    `is_all` where nothing of the attempt is left: a later one started over from the first step.
+    """
 
     attempt: int
     first_step: int
     last_step: int
+    is_all: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,14 +136,19 @@ class Telemetry:
         tails: list[Abandoned] = []
         for attempt in self.attempts:
             end = self._ends[attempt]
-            behind: list[int] = []
+            own: list[int] = []
             for segment in self.segments:
                 if segment.attempt == attempt:
-                    steps = steps_of(segment)
-                    behind += steps[steps >= end].tolist()
+                    own += steps_of(segment).tolist()
+            behind = [step for step in own if step >= end]
             if behind:
                 tails.append(
-                    Abandoned(attempt=attempt, first_step=min(behind), last_step=max(behind))
+                    Abandoned(
+                        attempt=attempt,
+                        first_step=min(behind),
+                        last_step=max(behind),
+                        is_all=len(behind) == len(own),
+                    )
                 )
         return tuple(tails)
 
