@@ -22,6 +22,8 @@ from enum import IntEnum
 
 from spiketriage.foreign_text import printable
 
+MAX_SEEN_CHARS = 500  # of what a file holds in place of what it should
+
 
 class Exit(IntEnum):
     """How a command ends, for the shell and for the journal.
@@ -52,8 +54,8 @@ class SpiketriageError(Exception):
     exit_code = Exit.BUG
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = printable(message)
+        super().__init__(self.message)
         self.hint = hint
 
 
@@ -81,9 +83,10 @@ class CorruptFileError(EvidenceError):
     def __init__(
         self, path: object, where: str, *, expected: object, seen: object, hint: str = ""
     ) -> None:
-        super().__init__(
-            f"{path}: {where}: expected {expected}, found {printable(seen)}", hint=hint
-        )
+        shown = printable(seen)
+        if len(shown) > MAX_SEEN_CHARS:
+            shown = f"{shown[:MAX_SEEN_CHARS]}…"
+        super().__init__(f"{path}: {where}: expected {expected}, found {shown}", hint=hint)
         self.path = str(path)
 
 

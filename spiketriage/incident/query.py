@@ -6,9 +6,9 @@ Parquet.
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -38,8 +38,9 @@ def query(incident: Incident, sql: str) -> QueryResult:
         EvidenceError: the database cannot be read.
     """
     _check(sql)
-    with database.reading(incident.folder) as connection:
-        _fence(connection, incident)
+    telemetry = (incident.folder / "evidence" / "telemetry.parquet").absolute()
+    with database.reading(incident.folder, parquet=telemetry) as connection:
+        _show(connection, telemetry)
         try:
             cursor = connection.execute(sql)
             columns = tuple(column[0] for column in cursor.description or ())
@@ -64,27 +65,10 @@ def _check(sql: str) -> None:
         )
 
 
-def _fence(connection: duckdb.DuckDBPyConnection, incident: Incident) -> None:
-    telemetry = (incident.folder / "evidence" / "telemetry.parquet").absolute()
-    # DuckDB takes the path for a pattern: a run may be called run[1] and lie beside run1.
-    pattern = re.sub(r"[*?\[]", r"[\g<0>]", str(telemetry))
-    is_there = telemetry.is_file()
-    if is_there:
-        connection.execute(f"SET allowed_paths = [{_quoted(str(telemetry))}, {_quoted(pattern)}]")
-        with suppress(duckdb.Error):  # older DuckDB has no such setting
-            # An older incident's Parquet has minima and maxima, which leave NaN out: they must not
-            # hide its rows.
-            connection.execute("SET parquet_can_have_nan = true")
-    connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
-    if is_there:
-        try:
-            connection.execute(
-                f"CREATE TEMP VIEW telemetry AS FROM read_parquet({_quoted(pattern)})"
-            )
-        except duckdb.Error:
-            return  # damaged Parquet must not shut the database; `verify` names it
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+def _show(connection: duckdb.DuckDBPyConnection, telemetry: Path) -> None:
+    """Let the frozen telemetry be asked by its name."""
+    if telemetry.is_file():
+        pattern = database.quoted(database.as_pattern(telemetry))
+        # Damaged Parquet must not shut the database; `verify` names it.
+        with suppress(duckdb.Error):
+            connection.execute(f"CREATE TEMP VIEW telemetry AS FROM read_parquet({pattern})")

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spiketriage.diagnosis.anchors import select_anchors
+from spiketriage.digests import sha256_of_file
 from spiketriage.errors import EvidenceError, Exit, RefusedError, UsageError
 from spiketriage.evidence import bag, in_place, layout, losses
 from spiketriage.evidence import frozen as evidence
@@ -195,7 +196,8 @@ def _freeze(session: Session, subject: _Subject) -> int:
     settings, folder = subject.settings, session.folder
     say(f"freeze: {folder.name}: copying logs, telemetry, code, manifests")
     _facts(session, subject)
-    session.commit()  # whoever finds this incident unfinished must know whose it is
+    # whoever finds this incident unfinished must know whose it is
+    session.begin_writing([layout.EVIDENCE])
     session.artifacts(losses.of_telemetry(subject.settings, subject.telemetry, subject.unreadable))
     session.steps(subject.onset.points)
 
@@ -243,7 +245,8 @@ def _freeze(session: Session, subject: _Subject) -> int:
     ]
     missed = dict.fromkeys(artifact.path for artifact in kept if artifact.kept == "missing")
     is_whole = not missed and anchors.known_good is not None
-    session.frozen(_ended(subject.telemetry, is_whole, missed), evidence=sealed)
+    session.wrote({f"{layout.EVIDENCE}/{bag.TAG_MANIFEST}": sealed, **_pinned_beside(folder, left)})
+    session.frozen(_ended(subject.telemetry, is_whole, missed))
     return _exit_code(subject.onset, is_whole)
 
 
@@ -258,6 +261,17 @@ def _exit_code(onset: Onset, is_whole: bool) -> int:
 def _is_unjudged(onset: int | None, reason: str) -> bool:
     """Whether nothing can be said of the run's health: no series of it was looked at."""
     return onset is None and reason.startswith(NOT_JUDGED)
+
+
+def _pinned_beside(folder: Path, artifacts: Iterable[Artifact]) -> dict[str, str]:
+    """SHA-256 of the pins that are no artifacts of their own: manifests beside pinned tensors."""
+    pinned = folder / layout.EVIDENCE / layout.PINNED
+    known = {artifact.path for artifact in artifacts}
+    digests = {}
+    for path in pinned.rglob("*"):
+        if path.is_file() and path.relative_to(pinned).as_posix() not in known:
+            digests[path.relative_to(folder).as_posix()] = sha256_of_file(path)
+    return digests
 
 
 def _ended(telemetry: Telemetry | None, is_whole: bool, missed: Iterable[str]) -> Freeze:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.readers.checkpoints.files.torch_values import TensorRef
 from spiketriage.readers.checkpoints.files.torch_zip import data_record, extents, read_torch_file
-from spiketriage.readers.pickles import walk
+from spiketriage.readers.inert import walk
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "torch_save"
 ODD = FIXTURES / "odd.pt"

@@ -21,8 +21,9 @@ from spiketriage.readers.events.evidence_file import file_bytes
 from spiketriage.readers.events.text_lines import EventList, short
 from spiketriage.readers.events.untyped import mapping, sequence, whole
 from spiketriage.readers.json_file import parse_object
+from spiketriage.readers.limited import limited
 from spiketriage.readers.look import Look
-from spiketriage.readers.pickles import load
+from spiketriage.readers.pickles import load_here
 
 NAME = "flight-recorder"
 TELLS = (
@@ -81,6 +82,7 @@ def rank_of(path: Path) -> int | None:
     return int(match[1])
 
 
+@limited
 def read_dump(path: Path) -> Dump:
     """One dump in either variant.
 
@@ -124,7 +126,7 @@ def read_dump(path: Path) -> Dump:
 
 
 def _unpickled(path: Path, data: bytes) -> Mapping[Any, Any]:
-    dump = load(data, where=path)
+    dump = load_here(data, where=path)
     if dump.globals:
         raise CorruptFileError(
             path,

@@ -25,7 +25,7 @@ from spiketriage.readers.checkpoints.building.state_tree import (
 )
 from spiketriage.readers.checkpoints.files.torch_values import TensorRef
 from spiketriage.readers.checkpoints.files.torch_zip import TorchFile
-from spiketriage.readers.pickles import key_text
+from spiketriage.readers.inert import key_text
 
 MODEL_KEYS = frozenset(
     {"model", "state_dict", "model_state_dict", "module", "model_state", "net", "network"}

@@ -19,8 +19,8 @@ from spiketriage.readers.checkpoints.building.state_tree import (
     is_step,
 )
 from spiketriage.readers.checkpoints.files.torch_values import TensorRef
+from spiketriage.readers.inert import attribute, key_text
 from spiketriage.readers.json_file import is_count
-from spiketriage.readers.pickles import attribute, key_text
 
 _MAX_STEPS_READ = 10_000  # a step for each parameter; they are alike, so the first ones will do
 _SHOWN_STEPS = 3

@@ -14,13 +14,14 @@ from typing import Any, TypeGuard
 
 from spiketriage.errors import CorruptFileError
 from spiketriage.nouns.checkpoint import Chunk, TensorFacts
-from spiketriage.readers import pickles
+from spiketriage.readers import inert, pickles
 from spiketriage.readers.checkpoints.building import tiling
 from spiketriage.readers.checkpoints.building.folder import some
 from spiketriage.readers.checkpoints.building.optimizer_names import owner
 from spiketriage.readers.checkpoints.files.torch_dtypes import dtype_of
+from spiketriage.readers.inert import Stub
 from spiketriage.readers.json_file import is_inside
-from spiketriage.readers.pickles import Stub
+from spiketriage.readers.limited import limited
 
 MAX_POSITION = 1 << 62
 MAX_PROBLEMS = 100
@@ -119,6 +120,7 @@ class _Reader:
         return self.files.setdefault(str(path), f"{self.under}{path}")
 
 
+@limited
 def parse(data: bytes, *, where: object, under: str = "") -> Metadata:
     """The metadata in `data`, which came from `where`.
 
@@ -143,7 +145,7 @@ def _collector_off() -> Iterator[None]:
 
 
 def _parse(data: bytes, where: object, under: str) -> Metadata:
-    loaded = pickles.load(data, where=where)
+    loaded = pickles.load_here(data, where=where)
     state = loaded.value.state if _is(loaded.value, "Metadata") else None
     described = state.get("state_dict_metadata") if isinstance(state, dict) else None
     if not isinstance(state, dict) or not isinstance(described, dict):
@@ -222,7 +224,7 @@ def _places(reader: _Reader, storage: object) -> dict[Any, Mapping[str, Any]]:
 
 
 def _named(index: object) -> str:
-    fqn, offset = pickles.attribute(index, "fqn"), pickles.attribute(index, "offset")
+    fqn, offset = inert.attribute(index, "fqn"), inert.attribute(index, "offset")
     text = str(fqn)[:_SHOWN_BITS] if _is_text(fqn) else "an entry"
     if offset and _are_counts(offset):
         return f"{text} at {list(offset)}"

@@ -25,8 +25,8 @@ from spiketriage.readers.checkpoints.building.state_tree import (
 )
 from spiketriage.readers.checkpoints.building.torch_layout import opened
 from spiketriage.readers.checkpoints.files.torch_values import TensorRef
+from spiketriage.readers.inert import key_text
 from spiketriage.readers.json_file import is_count
-from spiketriage.readers.pickles import key_text
 
 _SHAPES = ("param_shapes", "frozen_param_shapes", "frozen_param_fragments", "shared_params")
 _BOOKKEEPING = frozenset(

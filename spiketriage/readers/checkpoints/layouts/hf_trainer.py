@@ -18,9 +18,9 @@ from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder, 
 from spiketriage.readers.checkpoints.building.folder import read_json, sentence, some
 from spiketriage.readers.checkpoints.building.state_tree import add_json_field
 from spiketriage.readers.checkpoints.layouts import hugging_face as hf
+from spiketriage.readers.inert import attribute
 from spiketriage.readers.json_file import is_count
 from spiketriage.readers.look import Look
-from spiketriage.readers.pickles import attribute
 
 NAME = "hf-trainer"
 TELLS = (

@@ -30,9 +30,9 @@ from spiketriage.readers.checkpoints.files.torch_values import TensorRef
 from spiketriage.readers.checkpoints.files.torch_zip import read_torch_file
 from spiketriage.readers.checkpoints.layouts import deepspeed_zero
 from spiketriage.readers.checkpoints.layouts.safetensors_files import NO_CHECKSUM
+from spiketriage.readers.inert import attribute, key_text
 from spiketriage.readers.json_file import is_count
 from spiketriage.readers.look import Look, look, refuse_pointer
-from spiketriage.readers.pickles import attribute, key_text
 
 _SAFETENSORS = re.compile(
     r"(?:model|adapter_model|diffusion_pytorch_model)(?:[-_].*)?\.safetensors\Z"

@@ -15,8 +15,8 @@ from spiketriage.readers.checkpoints.building.classification import add_classifi
 from spiketriage.readers.checkpoints.building.state_tree import Source, add_steps
 from spiketriage.readers.checkpoints.building.torch_layout import add_named_step, is_torch_file
 from spiketriage.readers.checkpoints.files.torch_zip import read_torch_file
+from spiketriage.readers.inert import attribute, walk
 from spiketriage.readers.look import Look
-from spiketriage.readers.pickles import attribute, walk
 
 NAME = "lightning"
 TELLS = (

@@ -13,7 +13,7 @@ from typing import Any
 
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.checkpoint import CheckpointFacts, FieldFacts, FieldKind, Promise
-from spiketriage.readers import pickles
+from spiketriage.readers import inert, pickles
 from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder
 from spiketriage.readers.checkpoints.building.folder import read_json, some
 from spiketriage.readers.checkpoints.building.optimizer_names import field_kind
@@ -109,11 +109,11 @@ def _pieces(key: str, value: Any, contents: Contents) -> Iterator[Piece]:
 def common_pieces(common: Mapping[Any, Any]) -> Iterator[Piece]:
     """The pieces of a common state: one a key, and the steps in an optimizer's groups."""
     for key, value in common.items():
-        name = f"{COMMON_KEY}.{pickles.key_text(key)}"
+        name = f"{COMMON_KEY}.{inert.key_text(key)}"
         yield Piece(key=name, value=value, kind=_COMMON_KINDS.get(str(key)) or field_kind(name))
         if key != "optimizer":
             continue
-        for leaf in pickles.walk(value):
+        for leaf in inert.walk(value):
             if leaf.path[-1:] == ("step",):
                 path = ".".join(leaf.path)
                 yield Piece(key=f"{name}.{path}", value=leaf.value, kind="progress")

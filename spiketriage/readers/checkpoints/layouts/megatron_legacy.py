@@ -25,9 +25,9 @@ from spiketriage.readers.checkpoints.building.state_tree import (
     add_tensors,
 )
 from spiketriage.readers.checkpoints.building.torch_layout import add_named_step, opened
+from spiketriage.readers.inert import attribute, key_text
 from spiketriage.readers.json_file import is_count
 from spiketriage.readers.look import Look, look
-from spiketriage.readers.pickles import attribute, key_text
 
 NAME = "megatron-legacy"
 TELLS = (

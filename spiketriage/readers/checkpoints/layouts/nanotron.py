@@ -29,9 +29,9 @@ from spiketriage.readers.checkpoints.building.weight_files import checked_header
 from spiketriage.readers.checkpoints.layouts import hugging_face as hf
 from spiketriage.readers.checkpoints.layouts.nanotron_slices import Piece, pieces, unsharded_shape
 from spiketriage.readers.checkpoints.layouts.safetensors_files import NO_CHECKSUM
+from spiketriage.readers.inert import attribute
 from spiketriage.readers.json_file import is_count
 from spiketriage.readers.look import Look
-from spiketriage.readers.pickles import attribute
 
 NAME = "nanotron"
 TELLS = (
