@@ -21,7 +21,7 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 # all that a load makes; isinstance with the abstract class is slow
 _MAPPINGS = (dict, MappingProxyType)
 _MAPPINGS_OR_NONE = (*_MAPPINGS, NoneType)
-_SCALARS = frozenset((str, int, float, bool, bytes, NoneType))
+SCALARS = frozenset((str, int, float, bool, bytes, NoneType))
 
 
 class Stub:
@@ -221,7 +221,7 @@ def walk(
             pair = next(stack[-1], None)
         key, item = pair
         num_again += again_depth > 0
-        if type(item) not in _SCALARS:
+        if type(item) not in SCALARS:
             is_again = id(item) in met
             is_closed = (
                 id(item) in above or len(path) > MAX_DEPTH or (is_again and num_again >= MAX_AGAIN)
