@@ -154,7 +154,7 @@ def _parse(data: bytes, where: object, under: str) -> Metadata:
         )
     reader = _Reader(where=where, under=under)
     reader.metadata.globals = loaded.globals
-    reader.metadata.version = str(state.get("version") or "")[:40]
+    reader.metadata.version = inert.plain_text(state.get("version") or "")[:40]
     harmful = list(filter(_is_harmful, loaded.globals))
     if harmful:
         reader.wrong(
