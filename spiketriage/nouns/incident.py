@@ -27,6 +27,10 @@ VerdictKind = Literal[
 SETTINGS_NAME = "spiketriage.toml"  # the settings of a run, in its folder
 # the incident's fact that names the run's harness; empty where no step can be executed
 HARNESS = "harness"
+# the facts that say what an onset rests on: the signals that were judged, the last attempt that
+# counts where a later one took its steps again, and what was rolled back
+JUDGED, ATTEMPT, ROLLED_BACK = "judged", "attempt", "rolled back"
+LOSS_CANDIDATES = "loss candidates"  # keys that look like a loss and are not known as one, as JSON
 CauseClass = Literal["data", "optimization", "numerics", "systems"]
 
 

@@ -115,7 +115,7 @@ def _foreign(folder: Path, names: Names) -> Telemetry:
         causes = f": {'; '.join(problems)}" if problems else ""
         expected = f"telemetry segments (*{native.SUFFIX}) or a log of a known format"
         raise EvidenceError(f"{folder}: expected {expected}, found none{causes}")
-    chosen = choose(logs)
+    chosen = choose(logs, names)
     used = {segment.path for segment in chosen.segments}
     renumbered = [
         f"{log.path}: {FROM_ZERO}" for log in logs if FROM_ZERO in log.notes and log.path in used
