@@ -21,7 +21,7 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 # all that a load makes; isinstance with the abstract class is slow
 _MAPPINGS = (dict, MappingProxyType)
 _MAPPINGS_OR_NONE = (*_MAPPINGS, NoneType)
-_SCALARS = frozenset((str, int, float, bool, bytes, NoneType))
+SCALARS = frozenset((str, int, float, bool, bytes, NoneType))
 
 
 class Stub:
@@ -154,7 +154,7 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
     """The keys and values right below a container or a stub; nothing for everything else."""
     if isinstance(value, _MAPPINGS):
         for key, item in value.items():
-            yield key_text(key), item
+            yield plain_text(key), item
     elif isinstance(value, (list, tuple)):
         for number, item in enumerate(value):
             yield str(number), item
@@ -177,17 +177,20 @@ def _parts_of_state(state: Any) -> tuple[Any, ...]:
     return (state,)
 
 
-def key_text(key: object) -> str:
-    """A mapping's key as a person would write it; a key that is no scalar by its type alone."""
-    if isinstance(key, str):
-        if key.isascii():
-            return key
-        return key.encode("utf-8", "backslashreplace").decode()  # lone surrogates print badly
-    if isinstance(key, int) and -(1 << 64) < key < 1 << 64:
-        return str(key)  # which the language refuses for a huge one
-    if isinstance(key, float):
-        return str(key)
-    return f"<{type(key).__name__}>"
+def plain_text(value: object) -> str:
+    """A key or a value as a person would write it; what is no scalar by its type alone.
+
+    Never by what it holds: sixty lists can hold 2^60 items.
+    """
+    if isinstance(value, str):
+        if value.isascii():
+            return value
+        return value.encode("utf-8", "backslashreplace").decode()  # lone surrogates print badly
+    if isinstance(value, int) and -(1 << 64) < value < 1 << 64:
+        return str(value)  # which the language refuses for a huge one
+    if value is None or isinstance(value, float):
+        return str(value)
+    return f"<{type(value).__name__}>"
 
 
 def walk(
@@ -218,7 +221,7 @@ def walk(
             pair = next(stack[-1], None)
         key, item = pair
         num_again += again_depth > 0
-        if type(item) not in _SCALARS:
+        if type(item) not in SCALARS:
             is_again = id(item) in met
             is_closed = (
                 id(item) in above or len(path) > MAX_DEPTH or (is_again and num_again >= MAX_AGAIN)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spiketriage.errors import CorruptFileError
-from spiketriage.readers.inert import InertFunction, Ordered, Stub, stub_class, walk
+from spiketriage.readers.inert import SCALARS, InertFunction, Ordered, Stub, stub_class, walk
 from spiketriage.readers.limited import cpu_bound, limited
 from spiketriage.readers.memory_bound import memory_bound
 
@@ -23,6 +23,7 @@ MAX_BYTES = 1 << 30
 MAX_GLOBALS = 10_000
 _OLD_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 _MAX_DIMENSIONS = 64  # as in torch and numpy
+_MAX_FLAT = 10_000  # integers chosen to collide would cost the square of it
 _CPU_S = 1.0
 _BYTES_A_CPU_S = 4 << 20  # an honest one takes a tenth of that time: 9 MB of DCP metadata .26 s
 
@@ -99,6 +100,28 @@ def _reconstructed(cls: object, *rest: object) -> object:
     return Stub()
 
 
+def _flat(made: type) -> Callable[..., object]:
+    """A set of what a list of scalars holds; a `Stub` of anything else.
+
+    What it holds is then cheap to hash and to compare.
+    """
+
+    def make(*parts: object) -> object:
+        if len(parts) == 1 and isinstance(parts[0], list | tuple):
+            items = parts[0]
+            if len(items) <= _MAX_FLAT and all(type(item) in SCALARS for item in items):
+                return made(items)
+        return stub_class(f"builtins.{made.__name__}")(*parts)
+
+    return make
+
+
+def _complex(*parts: object) -> object:
+    if len(parts) == 2 and isinstance(parts[0], float) and isinstance(parts[1], float):
+        return complex(parts[0], parts[1])
+    return stub_class("builtins.complex")(*parts)
+
+
 def _size(*parts: object) -> object:
     """A shape: a flat tuple of counts, which is a `Stub` where it is anything else."""
     if len(parts) == 1 and isinstance(parts[0], list | tuple):
@@ -122,7 +145,7 @@ _WRONG = (
     SystemError,
     AssertionError,
 )
-# What a pickle may call or make that is more than a stub. All else is one: `str`, `int`, `set` and
+# What a pickle may call or make that is more than a stub. All else is one: `str`, `int`, `list` and
 # their like would do what the pickle says with objects of its choice, as slowly as it chooses.
 _ALLOWED: Mapping[str, Any] = {
     "builtins.bytes": InertFunction(_raw),
@@ -131,6 +154,9 @@ _ALLOWED: Mapping[str, Any] = {
     "copyreg._reconstructor": InertFunction(_reconstructed),
     "collections.OrderedDict": Ordered,
     "torch.Size": InertFunction(_size),
+    "builtins.set": InertFunction(_flat(set)),
+    "builtins.frozenset": InertFunction(_flat(frozenset)),
+    "builtins.complex": InertFunction(_complex),
 }
 
 

@@ -64,6 +64,7 @@ PLAIN = st.recursive(
 )
 
 
+@settings(deadline=None)  # the first example starts the child
 @given(PLAIN, st.integers(0, 5))
 def test_plain_values_come_as_they_were(value, protocol):
     assert value_of(value, protocol) == value
@@ -71,19 +72,26 @@ def test_plain_values_come_as_they_were(value, protocol):
 
 @pytest.mark.parametrize("protocol", range(6))
 def test_containers_of_the_standard_library_come_as_plain_ones(protocol):
-    value = {"c": collections.OrderedDict(x=1), "d": bytearray(b"\x80y")}
-    assert value_of(value, protocol) == {"c": {"x": 1}, "d": b"\x80y"}
+    value = {
+        "a": {1, 2},
+        "b": frozenset({3}),
+        "c": collections.OrderedDict(x=1),
+        "d": bytearray(b"\x80y"),
+        "e": 1j,
+    }
+    assert value_of(value, protocol) == {
+        "a": {1, 2},
+        "b": {3},
+        "c": {"x": 1},
+        "d": b"\x80y",
+        "e": 1j,
+    }
 
 
-def test_sets_of_the_newer_protocols_come_as_sets():
-    assert value_of([{1, 2}, frozenset({3})], 4) == [{1, 2}, {3}]
-
-
-def test_what_a_pickle_would_call_a_type_with_is_kept_and_nothing_is_called():
-    for made, args in (({1}, ([1],)), (frozenset({3}), ([3],)), (1j, (0.0, 1.0))):
-        stub = value_of(made, 2)
-        assert isinstance(stub, Stub)
-        assert (stub.qualified, stub.args) == (f"builtins.{type(made).__name__}", args)
+def test_a_set_of_what_is_no_scalar_is_not_made():
+    stub = value_of({(1, 2)}, 2)
+    assert isinstance(stub, Stub)
+    assert (stub.qualified, stub.args) == ("builtins.set", ([(1, 2)],))
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -336,7 +344,7 @@ def test_functions_of_ours_replace_what_the_pickle_names():
     assert load_here(data, where="test", rebuild=rebuild).value == ("ours", (7,))
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_any_flipped_byte_or_cut_is_a_value_or_the_one_error(data):
     good = pickle.dumps({"a": [Plain(), (1, 2.5, "x")], "b": collections.OrderedDict(c=b"bytes")})

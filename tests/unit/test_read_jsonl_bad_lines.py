@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import call
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spiketriage.readers.telemetry.series.names import DEFAULT
@@ -65,6 +65,7 @@ def test_inspect_and_freeze_say_which_lines_and_go_on(tmp_path: Path) -> None:
     assert "unreadable" not in frozen.stdout
 
 
+@settings(deadline=None)  # the first example starts the child
 @given(st.binary(max_size=60).filter(lambda line: b"\n" not in line), st.integers(1, 40))
 def test_whatever_a_line_holds_the_others_are_read(
     tmp_path_factory: pytest.TempPathFactory, line: bytes, number: int

@@ -29,6 +29,7 @@ _OTHER = re.compile(
     r"|rng\w*|random_states?\w*|grad_scaler|loss_scaler|scaler)(?:[./].*)?\Z",
     re.DOTALL,
 )
+_COUNTER = re.compile(r"\A(?:global_?step|step|iteration|epoch|(?:samples|tokens)_seen)\Z")
 # the first that is found in a key says what it is
 _PATTERNS: Mapping[FieldKind, str] = {
     "fp8": r"(?:^|[./])_extra_state\d*(?:[./]|$)|fp8",
@@ -64,7 +65,7 @@ def owner(key: str, parameters: Collection[str]) -> Owner:
     """
     prefix = _OPTIMIZER.match(key)
     if prefix is None:
-        if _OTHER.match(key) or "_extra_state" in key:
+        if _OTHER.match(key) or _COUNTER.match(key) or "_extra_state" in key:
             return Owner(role="other")
         return Owner(role="parameter")
     inner = _STATE.match(key, prefix.end())

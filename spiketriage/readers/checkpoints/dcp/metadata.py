@@ -154,7 +154,7 @@ def _parse(data: bytes, where: object, under: str) -> Metadata:
         )
     reader = _Reader(where=where, under=under)
     reader.metadata.globals = loaded.globals
-    reader.metadata.version = str(state.get("version") or "")[:40]
+    reader.metadata.version = inert.plain_text(state.get("version") or "")[:40]
     harmful = list(filter(_is_harmful, loaded.globals))
     if harmful:
         reader.wrong(
@@ -235,12 +235,15 @@ def _take(
     reader: _Reader, described: Mapping[str, object], places: Mapping[Any, Mapping[str, Any]]
 ) -> None:
     """Take every object and every tensor that is described, at the place of each."""
-    owners = {key: owner(key, ()) for key in described}
-    parameters = {key for key, guess in owners.items() if guess.role == "parameter"}
+    tensors = {}
     for key, value in described.items():
         if _is(value, "BytesStorageMetadata"):
             _take_object(reader, key, places)
-            continue
+        else:
+            tensors[key] = value
+    owners = {key: owner(key, ()) for key in tensors}
+    parameters = {key for key, guess in owners.items() if guess.role == "parameter"}
+    for key, value in tensors.items():
         own = owners[key]
         if own.role == "optimizer":
             own = owner(key, parameters)

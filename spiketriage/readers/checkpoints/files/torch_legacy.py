@@ -6,6 +6,7 @@ This module never reads a storage's elements and never imports what the pickles 
 from __future__ import annotations
 
 import os
+import reprlib
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -59,7 +60,7 @@ def _parse(stream: BinaryIO, data: bytes, start: int, end: int, where: str) -> L
         at += part.end
     if inert.attribute(parts[2], "little_endian") is not True:
         raise CorruptFileError(
-            where, "byte order", expected="little-endian elements", seen=repr(parts[2])[:80]
+            where, "byte order", expected="little-endian elements", seen=reprlib.repr(parts[2])
         )
     first = Tensors()
     body = view[at:]

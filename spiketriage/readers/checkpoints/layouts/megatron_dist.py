@@ -109,8 +109,10 @@ def _pieces(key: str, value: Any, contents: Contents) -> Iterator[Piece]:
 def common_pieces(common: Mapping[Any, Any]) -> Iterator[Piece]:
     """The pieces of a common state: one a key, and the steps in an optimizer's groups."""
     for key, value in common.items():
-        name = f"{COMMON_KEY}.{inert.key_text(key)}"
-        yield Piece(key=name, value=value, kind=_COMMON_KINDS.get(str(key)) or field_kind(name))
+        name = f"{COMMON_KEY}.{inert.plain_text(key)}"
+        yield Piece(
+            key=name, value=value, kind=_COMMON_KINDS.get(inert.plain_text(key)) or field_kind(name)
+        )
         if key != "optimizer":
             continue
         for leaf in inert.walk(value):
