@@ -11,7 +11,6 @@ import pickle
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from spiketriage import children
 from spiketriage.errors import EvidenceError
 from spiketriage.foreign_text import printable
 from spiketriage.readers import limited_answer
@@ -107,10 +107,11 @@ class _Child:
             self.end()
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _PROGRAM],
+                children.python("-c", _PROGRAM),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                env=children.environment(),
             )
         return self._process
 

@@ -446,9 +446,11 @@ def test_only_a_key_with_tensor_metadata_owns_entries_of_the_optimizer(tmp_path:
     counter = Made(name="torch.distributed.checkpoint.metadata.BytesStorageMetadata", state={})
     held = {
         "step": counter,
+        "total": counter,
         "iteration": tensor(size(0), [], "torch.int64"),
         "w": tensor(size(0), []),
         "optimizer.state.0.step": tensor(size(0), []),
+        "optimizer.state.0.total": tensor(size(0), []),
         "optimizer.state.w.exp_avg": tensor(size(0), []),
     }
     (tmp_path / ".metadata").write_bytes(metadata(held, {}))
@@ -457,5 +459,6 @@ def test_only_a_key_with_tensor_metadata_owns_entries_of_the_optimizer(tmp_path:
         "iteration": ("other", ""),
         "w": ("parameter", ""),
         "optimizer.state.0.step": ("optimizer", ""),
+        "optimizer.state.0.total": ("optimizer", ""),
         "optimizer.state.w.exp_avg": ("optimizer", "w"),
     }
