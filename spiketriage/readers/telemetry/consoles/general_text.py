@@ -20,8 +20,8 @@ from spiketriage.readers.telemetry.series.names import ALIASES, DEFAULT, Names
 
 NAME = "text-log"
 TELLS = (
-    "Whatever a line holds as `key: value`, `key=value` or `key value` beside a step: of logs that "
-    "no other row knows, progress bars among them."
+    "Whatever stands on a line beside a step as `key: value`, `key=value` or `key value`, progress "
+    "bars too."
 )
 CANNOT = "What a key means, unless it is a known name or the settings' [columns] say so."
 
