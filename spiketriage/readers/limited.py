@@ -68,9 +68,8 @@ class _Child:
     def answer(self, request: bytes, *, of: object) -> Any:
         """What the child gives or raises for `request`."""
         with self._lock:
-            process = self._running()
             try:
-                reply = _exchange(process, request)
+                reply = _exchange(self._running(), request)
             except BaseException:  # an interrupt: the child may still be at work on that file
                 self.end()
                 raise
