@@ -11,7 +11,6 @@ import pickle
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from spiketriage import children
 from spiketriage.errors import EvidenceError
 from spiketriage.foreign_text import printable
 from spiketriage.readers import limited_answer
@@ -68,9 +68,8 @@ class _Child:
     def answer(self, request: bytes, *, of: object) -> Any:
         """What the child gives or raises for `request`."""
         with self._lock:
-            process = self._running()
             try:
-                reply = _exchange(process, request)
+                reply = _exchange(self._running(), request)
             except BaseException:  # an interrupt: the child may still be at work on that file
                 self.end()
                 raise
@@ -107,10 +106,11 @@ class _Child:
             self.end()
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _PROGRAM],
+                children.python("-c", _PROGRAM),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                env=children.environment(),
             )
         return self._process
 

@@ -19,6 +19,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,25 +39,24 @@ GOOD = OUTCOMES[:2]
 
 @dataclass(slots=True)
 class Campaign:
-    """The counts so far, and the first report of each kind of fault."""
+    """The counts so far; of each kind of fault the first is printed when it is found."""
 
     seed: str
     folder: Path
     keep: Path | None
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    reports: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    places: set[tuple[str, str, str]] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def take(self, number: int, member: str, outcome: str, report: str, folder: Path) -> None:
-        """Count a mutant; of a fault, keep the first report from each place."""
+    def take(self, number: int, member: str, outcome: str, report: str) -> None:
+        """Count a mutant; tell of a fault where it is the first from its place."""
         with self.lock:
             self.counts[member, outcome] += 1
-            if outcome in GOOD:
-                return
-            place = report.strip().rpartition("\n")[2][:80]
-            self.reports.setdefault(
-                (member, outcome, place), f"mutant {number} of seed {self.seed}: {report}"
-            )
+            place = (member, outcome, report.strip().rpartition("\n")[2][:80])
+            if outcome not in GOOD and place not in self.places:
+                self.places.add(place)
+                told = f"{member}: {outcome}: mutant {number} of seed {self.seed}: {report}\n"
+                print(told, flush=True)
 
 
 def seeds() -> dict[str, list[str]]:
@@ -103,13 +103,14 @@ def _chunk(campaign: Campaign, spec: Path, first: int, num: int) -> int:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # an interrupt is for the campaign, which lets the chunk end
         env={**os.environ, "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1"},
     ) as worker:
         output, errors = worker.communicate()
     done = first
     for line in output.splitlines():
         number, member, outcome, report = json.loads(line)
-        campaign.take(number, member, outcome, report, folder)
+        campaign.take(number, member, outcome, report)
         done = number + 1
     if worker.returncode:
         state = (folder / "state").read_text().split()
@@ -117,9 +118,7 @@ def _chunk(campaign: Campaign, spec: Path, first: int, num: int) -> int:
         how = f"status {worker.returncode}"
         if worker.returncode < 0:
             how = signal.Signals(-worker.returncode).name
-        campaign.take(
-            int(state[0]), state[1], "aborts", f"{state[2]}\n{errors[-2000:]}\n{how}", folder
-        )
+        campaign.take(int(state[0]), state[1], "aborts", f"{state[2]}\n{errors[-2000:]}\n{how}")
         if campaign.keep is not None:
             shutil.copytree(folder, campaign.keep / f"{campaign.seed}-{state[0]}")
     shutil.rmtree(folder)
@@ -158,17 +157,17 @@ def main() -> int:
         campaign = Campaign(asked.seed, Path(scratch), asked.keep)
         end = asked.first + asked.mutants
         chunks = iter([(at, min(CHUNK, end - at)) for at in range(asked.first, end, CHUNK)])
-        workers = [
-            threading.Thread(target=work, args=(campaign, spec, chunks))
-            for _ in range(asked.workers)
-        ]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        with ThreadPoolExecutor(asked.workers) as pool:
+            done = [pool.submit(work, campaign, spec, chunks) for _ in range(asked.workers)]
+            try:
+                wait(done)
+            except KeyboardInterrupt:  # the chunks that are begun are the last
+                with campaign.lock:
+                    sum(1 for _ in chunks)
+                wait(done)
+            for each in done:
+                each.result()
     print(table(campaign))
-    for (member, outcome, _), report in campaign.reports.items():
-        print(f"\n{member}: {outcome}: {report}")
     return int(any(outcome not in GOOD for _, outcome in campaign.counts))
 
 

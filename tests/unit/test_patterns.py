@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from command_line import ROOT, environment
 
 
+@pytest.mark.slow
 def test_every_pattern_is_linear_in_the_text() -> None:
     """Each may take three seconds of CPU for 50,000 characters; a quadratic one takes more."""
     done = subprocess.run(

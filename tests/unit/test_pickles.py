@@ -287,6 +287,7 @@ INERT = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", SLOW)
 def test_what_takes_long_to_hash_costs_its_file_and_the_next_is_read(what):
     with pytest.raises(EvidenceError, match="test: cannot be read: reading it "):
