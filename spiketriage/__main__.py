@@ -1,11 +1,25 @@
-"""`python -m spiketriage`.
+"""The program's start: the command line, from the console script or `python -m spiketriage`.
 
-The command line, for places where the console script is not on the path.
+It takes the current folder off `sys.path` before anything else is imported: that may be the run,
+and a `json.py` that lies there must not be ours.
 """
 
 from __future__ import annotations
 
-from spiketriage.cli.main import run
+import os
+import sys
+
+
+def start() -> None:
+    """Run the command line on what is installed, never on what lies in the current folder."""
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    here = os.getcwd()
+    if here != home:
+        sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or here) != here]
+    from spiketriage.cli.main import run  # noqa: PLC0415 - not before the path is clean
+
+    run()
+
 
 if __name__ == "__main__":
-    run()
+    start()

@@ -81,6 +81,9 @@ def open_regular(path: str | Path) -> FileIO:
 def read_pass(path: Path, sinks: Iterable[Sink]) -> int:
     """Read `path` once and hand every chunk to every sink; returns the number of bytes read.
 
+    The file is read to where it ended when it was opened: one that grows meanwhile, however fast,
+    has an end.
+
     Raises:
         EvidenceError: the file cannot be opened or read.
     """
@@ -90,10 +93,12 @@ def read_pass(path: Path, sinks: Iterable[Sink]) -> int:
     total = 0
     try:
         with open_regular(path) as stream:
-            while count := stream.readinto(buffer):
+            num_left = os.fstat(stream.fileno()).st_size
+            while count := stream.readinto(view[:num_left]):
                 for sink in sinks:
                     sink(view[:count])
                 total += count
+                num_left -= count
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
     return total

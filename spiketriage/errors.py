@@ -4,6 +4,7 @@ This module never imports more of the project than how a foreign word is shown.
 
     SpiketriageError
     ├── UsageError           2   the command line or a settings file is wrong
+    │   └── StepNotTakenError    a job's loop ended before the step that a trial asked of it
     ├── RefusedError         3   a precondition is missing
     ├── EvidenceError        4   evidence is missing, corrupt, or changed since the freeze
     │   └── CorruptFileError     a file is not what its format says
@@ -21,6 +22,8 @@ from __future__ import annotations
 from enum import IntEnum
 
 from spiketriage.foreign_text import printable
+
+MAX_SEEN_CHARS = 500  # of what a file holds in place of what it should
 
 
 class Exit(IntEnum):
@@ -52,8 +55,8 @@ class SpiketriageError(Exception):
     exit_code = Exit.BUG
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = printable(message)
+        super().__init__(self.message)
         self.hint = hint
 
 
@@ -61,6 +64,10 @@ class UsageError(SpiketriageError):
     """The command line or a settings file asks for something that does not exist."""
 
     exit_code = Exit.USAGE
+
+
+class StepNotTakenError(UsageError):
+    """A job's own loop ended before it had taken the step that was asked of it."""
 
 
 class RefusedError(SpiketriageError):
@@ -81,9 +88,10 @@ class CorruptFileError(EvidenceError):
     def __init__(
         self, path: object, where: str, *, expected: object, seen: object, hint: str = ""
     ) -> None:
-        super().__init__(
-            f"{path}: {where}: expected {expected}, found {printable(seen)}", hint=hint
-        )
+        shown = printable(seen)
+        if len(shown) > MAX_SEEN_CHARS:
+            shown = f"{shown[:MAX_SEEN_CHARS]}…"
+        super().__init__(f"{path}: {where}: expected {expected}, found {shown}", hint=hint)
         self.path = str(path)
 
 

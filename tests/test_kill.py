@@ -30,7 +30,7 @@ from spiketriage.nouns.incident import Dossier
 from spiketriage.runbook import status
 from spiketriage.tools import verify
 
-MARK = "TEST_KILL_MARK"
+MARK = "TORCH_TEST_KILL_MARK"  # of the names that children inherit
 STEPS = ("freeze", "hash", "check", "bisect", "report")
 NUM_EVENTS, NUM_MOMENTS = 3, 2
 

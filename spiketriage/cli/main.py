@@ -314,15 +314,21 @@ def documents(
 def verify(
     run: o.Run = None,
     deep: o.Deep = False,
+    head: o.Head = "",
     incidents: o.Incidents = None,
     incident: o.Incident = None,
     as_json: o.Json = False,
 ) -> int:
-    """Check the journal's chain and the evidence's digests."""
+    """Check every row of the record and every file that was kept or written."""
     from spiketriage.tools import verify as it
 
     result = it.run(
-        find_run(run, incidents), incidents=incidents, incident=incident, argv=called(), deep=deep
+        find_run(run, incidents),
+        incidents=incidents,
+        incident=incident,
+        argv=called(),
+        deep=deep,
+        head=head,
     )
     return show("verify", result, as_json)
 

@@ -76,6 +76,15 @@ Budget = Annotated[
 Deep = Annotated[
     bool, typer.Option("--deep", help="Read every byte of evidence again and compare digests.")
 ]
+Head = Annotated[
+    str,
+    typer.Option(
+        "--head",
+        metavar="HEX",
+        show_default=False,
+        help="A head of the journal that you noted: it must still be in it.",
+    ),
+]
 Stdin = Annotated[
     bool, typer.Option("--stdin", help="Read a JSON-lines trace from standard input instead.")
 ]

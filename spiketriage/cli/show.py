@@ -28,7 +28,7 @@ _PLAIN = str.maketrans(
 )
 # What a person copies must come in one piece.
 _WHOLE = re.compile(r"(?:next|  or): |    (?:import|rehearse)  ")
-_LIKE_A_COMMAND = re.compile(r"^(?=\s*(?:next|or|hint):)", re.MULTILINE)
+_LIKE_A_COMMAND = re.compile(r"^(?=[^\S\n]*(?:next|or|hint):)", re.MULTILINE)
 _STYLES = (
     (r"\b(differs|nonfinite|established|refused|missing)\b", "bold red"),
     (r"\b(agrees|bitwise identical|nothing-found)\b", "green"),

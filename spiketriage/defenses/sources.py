@@ -36,7 +36,7 @@ from spiketriage.wire.generation import rank_file
 if TYPE_CHECKING:
     from spiketriage.readers.checkpoints.formats import Layout
 
-HARNESS = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+HARNESS = re.compile(r"\A[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 CONFIGS = (".json", ".toml", ".yaml", ".yml", ".py")
 FIRST_RANK = rank_file(0)  # what the first rank holds beside tensors
 # Fields of a checkpoint that are called `config` and whose keys say nothing about stabilizers.

@@ -15,7 +15,7 @@ from spiketriage.defenses.weigh import Mark
 Reads = Callable[[Any], Mark | None]
 
 # A number as configurations write it; Composer adds a unit of time: 100ba, 0.1dur.
-_AMOUNT = re.compile(r"(\d+\.?\d*(?:[eE][+-]?\d+)?)\s*(?:ba|ep|tok|sp|dur|iter)?")
+_AMOUNT = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(?:ba|ep|tok|sp|dur|iter)?")
 
 
 def amount(value: Any) -> Mark | None:

@@ -15,6 +15,7 @@ from spiketriage import durable
 from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.leash import run_leashed, torchrun
 from spiketriage.diagnosis.site import Site
+from spiketriage.diagnosis.trial_files import DONE, chains, is_done
 from spiketriage.digests import of_file
 from spiketriage.errors import CorruptFileError, EvidenceError, TrialError
 from spiketriage.nouns.incident import TrialRow
@@ -39,7 +40,7 @@ def execute(site: Site, trials: Sequence[Trial]) -> dict[str, Answer]:
     by_code: dict[str, dict[str, Trial]] = {}
     missing: set[str] = set()
     for trial in trials:
-        if not _is_done(site, trial):
+        if not is_done(site.trials, trial.key, site.recorded):
             missing.add(trial.key)
             by_code.setdefault(trial.factors.code, {})[trial.key] = trial
     for generation in sorted({t.factors.generation for t in trials if t.key in missing}):
@@ -65,19 +66,6 @@ def _require_unchanged(site: Site, generation: str) -> None:
             raise CorruptFileError(
                 folder / name, "is not what its frozen manifest says", expected=expected, seen=seen
             )
-
-
-def _is_done(site: Site, trial: Trial) -> bool:
-    """Whether the trial was marked done and its chains are still what they were then."""
-    folder = site.trials / trial.key
-    try:
-        chains = json.loads((folder / "done.json").read_text(encoding="utf-8"))["chains"]
-        for name, digest in chains.items():
-            if of_file(folder / name) != digest:
-                return False
-    except (OSError, ValueError, KeyError, EvidenceError):
-        return False
-    return bool(chains)
 
 
 def _launch(site: Site, code: str, trials: Sequence[Trial]) -> None:
@@ -132,7 +120,7 @@ def _answer(site: Site, trial: Trial, *, cached: bool) -> Answer:
     """
     folder = site.trials / trial.key
     try:
-        done = json.loads((folder / "done.json").read_text(encoding="utf-8"))
+        done = json.loads((folder / DONE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise EvidenceError(
             f"{folder}/done.json: cannot be read: {error}", hint=f"rm -r {folder}"
@@ -140,7 +128,7 @@ def _answer(site: Site, trial: Trial, *, cached: bool) -> Answer:
     steps: list[StepRecord] = []
     loads: list[LoadRecord] = []
     identities: list[Identity] = []
-    for path in sorted(folder.glob("rank-*.chain")):
+    for path in chains(folder, done):
         segment = read_segment(path)
         steps += segment.steps
         loads += segment.loads

@@ -18,13 +18,15 @@ class Site:
     """The run, the trials folder, and one code folder per value of the factor `code`.
 
     `launcher` is the kind of launch that the run's settings name. `digests` are what the frozen
-    manifests say of every generation's files, by generation and path.
+    manifests say of every generation's files, by generation and path; `recorded` are the trials'
+    files that the incident vouches for, by path below the trials folder.
     """
 
     run: Path
     trials: Path
     checkpoints: Path
     digests: Mapping[str, Mapping[str, str]]
+    recorded: Mapping[str, str]
     harness: str
     launcher: str
     codes: Mapping[str, Path]
@@ -32,7 +34,7 @@ class Site:
     num_threads: int
 
 
-def make_site(view: View, setting: Setting, trials: Path) -> Site:
+def make_site(view: View, setting: Setting, trials: Path, recorded: Mapping[str, str]) -> Site:
     """Where this incident's trials run: on the code that production ran at the suspect step."""
     settings = view.settings
     identity = view.telemetry.identity(setting.suspect)
@@ -50,6 +52,7 @@ def make_site(view: View, setting: Setting, trials: Path) -> Site:
         trials=trials,
         checkpoints=_checkpoints(view, setting),
         digests=_digests(view),
+        recorded=recorded,
         harness=settings.harness,
         launcher=settings.launch_kind,
         codes=codes,

@@ -18,7 +18,7 @@ from spiketriage.evidence.rank_dumps import rank_dumps
 from spiketriage.incident.store import Incident
 from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts, Manifest, MeasuredGeneration
 from spiketriage.nouns.data import DataIndex
-from spiketriage.nouns.incident import Dossier, RunSettings
+from spiketriage.nouns.incident import ATTEMPT, Dossier, RunSettings
 from spiketriage.readers.checkpoints.native import parse_manifest
 from spiketriage.readers.data.native_index import read_index
 from spiketriage.readers.events.folder import read_events
@@ -40,6 +40,8 @@ def load_view(incident: Incident, settings: RunSettings) -> View:
     require_frozen(dossier, incident, settings.run)
     payload = layout.payload(incident.folder)
     telemetry = _telemetry(payload / layout.TELEMETRY, settings)
+    if ATTEMPT in dossier.facts:
+        telemetry = telemetry.until(int(dossier.facts[ATTEMPT]))
     noticed = [event for log in telemetry.logs for event in log.events]
     return View(
         telemetry=telemetry,

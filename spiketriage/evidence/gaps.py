@@ -65,11 +65,17 @@ def within(generation: GenerationFacts, sentence: str) -> str:
 
 
 def telemetry_gaps(settings: RunSettings, telemetry: Telemetry) -> Iterator[tuple[str, str]]:
-    """Name and sentence for every segment that is damaged beyond the torn record of a crash."""
+    """Name and sentence for every segment that is damaged beyond the torn record of a crash.
+
+    Of a log that somebody else wrote, the lines that are none cost themselves and nothing more.
+    """
     for lost in telemetry.lost:
         if not lost.is_torn_tail:
             name = layout.artifact_path(settings.run, lost.path.with_suffix(""))
             yield name, f"{lost.span} unreadable: {lost.problem}"
+    for log in telemetry.logs:
+        for problem in log.problems:
+            yield layout.artifact_path(settings.run, log.path.with_suffix("")), problem
     for message in telemetry.unread:
         path, _, why = message.partition(": ")
         yield (

@@ -7,17 +7,15 @@ patience.
 from __future__ import annotations
 
 import json
-import os
 import queue
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-import spiketriage
+from spiketriage import children
 from spiketriage.durable import disk_full
 from spiketriage.evidence.collect import GENERATIONS, missing
 from spiketriage.evidence.collectors import COLLECTORS
@@ -78,11 +76,11 @@ def _one_child(
 ) -> str:
     """Feed one child's lines into `gathered`; returns why it ended early, or nothing."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "spiketriage.evidence.collect"],
+        children.python("-m", "spiketriage.evidence.collect"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=_environment(),
+        env=children.environment(),
     )
     assert child.stdin is not None
     assert child.stdout is not None
@@ -158,10 +156,3 @@ def _take(line: Mapping[str, Any], gathered: Gathered, current: str) -> str:
     elif "end" in line:
         gathered.done.append(line["end"])
     return str(line.get("begin", current))
-
-
-def _environment() -> dict[str, str]:
-    # The child must find this very package, installed or not.
-    home = str(Path(spiketriage.__file__).parent.parent)
-    before = os.environ.get("PYTHONPATH")
-    return os.environ | {"PYTHONPATH": f"{home}{os.pathsep}{before}" if before else home}

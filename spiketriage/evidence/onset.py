@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from spiketriage.detect import detector as detect
 from spiketriage.diagnosis.findings import ranks_text
+from spiketriage.evidence import judged as judging
+from spiketriage.evidence.judged import Judged
+from spiketriage.evidence.restarts import behind_restart
 from spiketriage.nouns.incident import StepPoint
 from spiketriage.nouns.series import Floats
 from spiketriage.nouns.telemetry import MetricColumn, StepRecord
-from spiketriage.readers.telemetry.run.lineage import Telemetry
+from spiketriage.readers.telemetry.run.lineage import Abandoned, Telemetry
 
 MAX_ROWS = 5000  # points that an incident's tables hold; the Parquet file has them all
 NOTHING = "nothing spiked: audit"
+NOT_JUDGED = "no series was judged"
+ROLLED_BACK = " (rolled back since)"
 _ROWS_AFTER_ONSET = 500
 _METRICS = {
     "loss": "loss/mean",
@@ -41,32 +46,75 @@ Scan = Callable[[detect.Trace], tuple[detect.Alarm, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Onset:
-    """The first anomaly of production, if any, and every alarm."""
+    """The first anomaly of a run, if any, every alarm, and what was judged.
+
+    `attempt` is the last one that counts: of an onset in steps that were rolled back since, the one
+    that took them. `history` says what was rolled back and whether anything was wrong with it.
+    """
 
     step: int | None
     reason: str
     alarms: tuple[detect.Alarm, ...]
     points: tuple[StepPoint, ...]
+    attempt: int | None = None
+    judged: tuple[Judged, ...] = ()
+    history: tuple[str, ...] = ()
 
 
 def find_onset(telemetry: Telemetry, *, scan: Scan = detect.scan) -> Onset:
-    """Scan production: loss, gradient norm, and whatever else of `detect.Row` was recorded."""
+    """Scan production, and what was rolled back; a spike of production comes first.
+
+    Loss, gradient norm, and whatever else of `detect.Row` was recorded are scanned.
+    """
+    onset = _onset_of(telemetry, scan, since=None)
+    history: list[str] = []
+    for tail in telemetry.abandoned:
+        then = telemetry.until(tail.attempt)
+        past = _onset_of(then, scan, since=tail.first_step)
+        history.append(_rolled_back(tail, past))
+        if onset.step is None and past.step is not None:
+            onset = replace(past, attempt=tail.attempt, reason=f"{past.reason}{ROLLED_BACK}")
+    return replace(onset, history=tuple(history))
+
+
+def _onset_of(telemetry: Telemetry, scan: Scan, *, since: int | None) -> Onset:
+    """The first anomaly of production, or of its steps from `since` on."""
     steps = telemetry.steps
     columns = _columns(telemetry)
     alarms = scan(_trace(telemetry, steps, columns))
+    if since is not None:
+        alarms = tuple(alarm for alarm in alarms if alarm.step >= since)
+    judged = tuple(judging.what_was_judged(columns))
     if not alarms:
         points = tuple(_points(telemetry, steps, columns, onset=None, sentences={}))
-        return Onset(step=None, reason=NOTHING, alarms=(), points=points)
+        reason = NOTHING
+        if not judged:
+            reason = f"{NOT_JUDGED}; {judging.question(judging.candidates(telemetry.logs))}"
+        return Onset(step=None, reason=reason, alarms=(), points=points, judged=judged)
     sentences: dict[int, str] = {}
     for alarm in alarms:
         sentences.setdefault(alarm.step, alarm.sentence)
     onset = alarms[0].step
+    sentence = f"{alarms[0].sentence}{_nonfinite_ranks(telemetry, steps.index(onset))}"
     return Onset(
         step=onset,
-        reason=f"{alarms[0].sentence}{_nonfinite_ranks(telemetry, steps.index(onset))}",
+        reason=behind_restart(telemetry, onset, sentence),
         alarms=alarms,
         points=tuple(_points(telemetry, steps, columns, onset=onset, sentences=sentences)),
+        judged=judged,
     )
+
+
+def _rolled_back(tail: Abandoned, past: Onset) -> str:
+    """What is said of steps that are no production any more."""
+    span = f"attempt {tail.attempt}: steps {tail.first_step} to {tail.last_step}"
+    if tail.is_all:
+        span = f"{span} are another run, or one that was given up: a later attempt starts over"
+    else:
+        span = f"{span} were rolled back"
+    if past.step is None:
+        return f"{span}; nothing spiked in them"
+    return f"{span}; {past.reason}"
 
 
 def rows_at(telemetry: Telemetry, steps: Sequence[int]) -> Iterator[detect.Row]:
@@ -164,10 +212,10 @@ def _trace(
             not_logged[name] = ~columns[name].is_logged
     return detect.Trace(
         steps=np.array(steps, dtype=np.float64),
-        loss=_unless_never(columns["loss"].values),
-        grad_norm=_unless_never(columns["grad_norm"].values),
-        update_norm=_unless_never(columns["update_norm"].values),
-        lr=_unless_never(columns["lr"].values),
+        loss=_unless_never(columns["loss"]),
+        grad_norm=_unless_never(columns["grad_norm"]),
+        update_norm=_unless_never(columns["update_norm"]),
+        lr=_unless_never(columns["lr"]),
         rms_t=columns["rms_t"].values,
         logz=columns["logz"].values,
         attention_max=columns[_PER_LAYER].values,
@@ -177,11 +225,14 @@ def _trace(
     )
 
 
-def _unless_never(values: Floats) -> Floats:
-    """A harness may not record a value at all, which is no anomaly; one that vanishes is."""
-    if values.size and np.isnan(values).all():
-        return np.ones_like(values)
-    return values
+def _unless_never(column: MetricColumn) -> Floats:
+    """A harness may not record a value at all, which is no anomaly; one that vanishes is.
+
+    A value that is recorded as NaN, from the first step on too, is recorded.
+    """
+    if column.is_logged.any():
+        return column.values
+    return np.ones_like(column.values)
 
 
 def _nonfinite_ranks(telemetry: Telemetry, at: int) -> str:

@@ -1,7 +1,7 @@
-"""The incident's DuckDB file: opened read-only for moments, and replaced by a swap.
+"""The incident's DuckDB file: read from a copy of our own, and replaced by a swap.
 
-This module never opens `incident.duckdb` itself for writing: a DuckDB writer locks out every other
-process.
+This module never opens `incident.duckdb` itself, neither for reading nor for writing: a DuckDB
+writer locks out every other process, and a log of somebody else's that does not fit shuts it.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from spiketriage import durable
-from spiketriage.errors import BusyError, EvidenceError, RefusedError
+from spiketriage.errors import EvidenceError, RefusedError
+from spiketriage.incident import seals, set_aside, snapshot, structure
 from spiketriage.incident.rows import Row
 from spiketriage.nouns.incident import JournalRow
 
 NAME = "incident.duckdb"
-SCHEMA = "spiketriage.incident/2"
+SCHEMA = "spiketriage.incident/3"
 # The working copy keeps the file's name, which DuckDB takes as the name of the catalog, and lies in
 # a folder.
 SWAP_PREFIX = ".swap-"
@@ -41,36 +41,42 @@ _FULL_WORDS = (
     "Failed to create checkpoint",
 )
 PAUSE_S = 0.05
-# A forensic tool works offline: DuckDB must never fetch an extension by itself.
+# A forensic tool works offline, and the incident may come from a stranger: DuckDB fetches no
+# extension, sees no variable of ours, and has bounded means. What it cannot do in memory it
+# refuses: somebody's view must not fill the disk of whoever opens it.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "threads": 2,
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+    "memory_limit": "2GB",
+    "temp_directory": "",
 }
 
 
 def build(folder: Path, *, created_at: str, run: str) -> None:
     """Write a new, empty `incident.duckdb` into `folder`."""
     with _written(folder / NAME) as connection:
-        for name in ("schema.sql", "views.sql"):
-            connection.execute(
-                resources.files("spiketriage.incident").joinpath(name).read_text(encoding="utf-8")
-            )
-        connection.execute("INSERT INTO meta VALUES (?, ?, ?)", [SCHEMA, created_at, run])
+        structure.create(connection)
+        connection.execute("INSERT INTO meta VALUES (?, ?, ?, '')", [SCHEMA, created_at, run])
+        _seal(connection)
     durable.sync(folder / NAME)
     durable.sync(folder)
 
 
 @contextmanager
-def reading(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+def reading(folder: Path, *, parquet: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     """A read-only connection that is closed at the end; the lease is not needed.
 
+    It reaches no file but `parquet`, whatever a view of the file says.
+
     Raises:
-        EvidenceError: the database is missing, damaged, or written by a newer version.
-        BusyError: a DuckDB client of somebody else has the file open for writing.
+        EvidenceError: the database is missing, damaged, or written by another version.
+        DiskFullError: the temporary folder has no room for a copy.
     """
     connection = _opened(folder / NAME)
     try:
+        _fence(connection, parquet)
         _check_schema(folder, connection)
         yield connection
     except duckdb.Error as error:
@@ -96,14 +102,17 @@ def swap(
     """
     current, work = folder / NAME, folder / f"{SWAP_PREFIX}{os.getpid()}"
     try:
-        _copy(current, work)
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        snapshot.copy(current, work / NAME)
         with _written(work / NAME) as connection:
+            _fence(connection, None)
+            _check_schema(folder, connection)
             write(connection)
+            _seal(connection)
         durable.sync(work / NAME)
         may_replace()
-        # A log that a colleague's own writer left behind is in the copy and would not fit the new
-        # file.
-        (folder / f"{NAME}.wal").unlink(missing_ok=True)
+        set_aside.move(current)
         os.replace(work / NAME, current)
         durable.sync(folder)
     except OSError as error:
@@ -156,14 +165,6 @@ def journal_rows(
     return tuple(JournalRow(**row) for row in reversed(rows))
 
 
-def _copy(current: Path, work: Path) -> None:
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
-    for path in (current, current.with_name(f"{NAME}.wal")):
-        if path.exists() or path == current:
-            shutil.copyfile(path, work / path.name)
-
-
 @contextmanager
 def _written(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """One transaction on `path`, then a checkpoint, after which the file is the whole database."""
@@ -196,34 +197,69 @@ def _size_bytes(path: Path) -> int:
 
 
 def _opened(path: Path) -> duckdb.DuckDBPyConnection:
-    """Open read-only; tried again, as a swap may fall between two of DuckDB's looks at the file."""
+    """Open a copy read-only; tried again, as a client may have written while it was made."""
     for attempt in range(1, NUM_TRIES + 1):
         try:
-            return duckdb.connect(str(path), read_only=True, config=_CONFIG)
+            return _opened_copy(path)
         except duckdb.Error as error:
-            if attempt == NUM_TRIES or not path.exists():
-                raise _explained(path, error) from error
+            if attempt == NUM_TRIES:
+                raise EvidenceError(f"{path}: cannot be opened: {_first_line(error)}") from error
             time.sleep(PAUSE_S)
+        except OSError as error:
+            if error.errno in durable.FULL:
+                raise durable.disk_full(
+                    Path(tempfile.gettempdir()) / NAME, _size_bytes(path)
+                ) from error
+            raise EvidenceError(f"{path}: cannot be opened: {error.strerror or error}") from error
     raise AssertionError("the loop above returns or raises")
 
 
-def _explained(path: Path, error: duckdb.Error) -> EvidenceError | BusyError:
-    holder = re.search(r"lock is held.*\(PID (\d+)\)", str(error))
-    if holder:
-        return BusyError(
-            f"{path}: process {holder[1]} has it open for writing in a DuckDB client of its own",
-            hint=f"ps -p {holder[1]}",
-        )
-    return EvidenceError(f"{path}: cannot be opened: {_first_line(error)}")
+def _opened_copy(path: Path) -> duckdb.DuckDBPyConnection:
+    # The copy loses its name as soon as it is open: nothing is left behind, however we end.
+    with tempfile.TemporaryDirectory(prefix="spiketriage-") as private:
+        copied = Path(private) / NAME
+        snapshot.copy(path, copied)
+        return duckdb.connect(str(copied), read_only=True, config=_CONFIG)
+
+
+def _fence(connection: duckdb.DuckDBPyConnection, parquet: Path | None) -> None:
+    """From here on the connection opens no file but `parquet`, and nobody can let it out."""
+    if parquet is not None:
+        allowed = ", ".join(quoted(name) for name in (str(parquet), as_pattern(parquet)))
+        connection.execute(f"SET allowed_paths = [{allowed}]")
+        with suppress(duckdb.Error):  # older DuckDB has no such setting
+            # An older incident's Parquet has minima and maxima, which leave NaN out: they must not
+            # hide its rows.
+            connection.execute("SET parquet_can_have_nan = true")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+def as_pattern(path: Path) -> str:
+    """`path` as DuckDB takes it, which is for a pattern: a run may be called run[1] beside run1."""
+    return re.sub(r"[*?\[]", r"[\g<0>]", str(path))
+
+
+def quoted(text: str) -> str:
+    """`text` as a string of SQL."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _check_schema(folder: Path, connection: duckdb.DuckDBPyConnection) -> None:
-    row: Any = connection.execute("SELECT schema FROM meta").fetchone()
-    if row is None or row[0] != SCHEMA:
-        seen = "nothing" if row is None else repr(row[0])
+    try:
+        rows = connection.execute("SELECT schema FROM meta").fetchall()
+    except duckdb.Error as error:
+        raise EvidenceError(f"{folder / NAME}: table meta: {_first_line(error)}") from error
+    if rows != [(SCHEMA,)]:
+        seen = ", ".join(repr(schema) for (schema,) in rows) or "nothing"
         raise EvidenceError(
             f"{folder / NAME}: table meta: expected schema {SCHEMA!r}, found {seen}"
         )
+    structure.require_tables(connection, folder / NAME)
+
+
+def _seal(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute("UPDATE meta SET seal = ?", [seals.seal(connection)])
 
 
 def _first_line(error: BaseException) -> str:

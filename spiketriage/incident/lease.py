@@ -9,12 +9,13 @@ import errno
 import fcntl
 import json
 import os
+import shlex
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from spiketriage import durable
@@ -26,6 +27,7 @@ STALE_S = 60.0
 # A look at the lease takes milliseconds; a process that was stopped within one must not stop all.
 GUARD_WAIT_S, GUARD_POLL_S = 5.0, 0.05
 LEASE_BYTES = 1 << 16  # one file and its draft, generously
+MAX_PID = 1 << 22  # the largest number that Linux gives a process
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)  # a file system without hard links
 
 
@@ -115,10 +117,9 @@ def acquire(folder: Path, *, who: str, command: str, since: str, journal: bool) 
     )
     try:
         with _guard(folder):
+            # drafts of killed commands: under the guard nobody else drafts
             for leftover in folder.glob(f"{NAME}.*"):
-                leftover.unlink(
-                    missing_ok=True
-                )  # a draft of a killed command: under the guard nobody else drafts
+                leftover.unlink(missing_ok=True)
             draft = folder / f"{NAME}.{holder.host}-{holder.pid}"
             draft.write_text(json.dumps(asdict(holder)), encoding="utf-8")
             try:
@@ -137,9 +138,18 @@ def acquire(folder: Path, *, who: str, command: str, since: str, journal: bool) 
 def read(path: Path) -> Holder | None:
     """The holder that a lease file names; None when there is no file or it is not a lease."""
     try:
-        return Holder(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        # neither a link nor a pipe is opened in its place, and a long file is not read to its end
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as stream:
+            holder = Holder(**json.loads(stream.read(LEASE_BYTES)))
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
+    for field in fields(Holder):
+        if type(getattr(holder, field.name)).__name__ != field.type:
+            return None
+    if not 0 < holder.pid <= MAX_PID:
+        return None
+    return holder
 
 
 def _take(path: Path, draft: Path) -> Holder | None:
@@ -148,9 +158,8 @@ def _take(path: Path, draft: Path) -> Holder | None:
         os.link(draft, path)  # whole and exclusive in one call: nobody ever reads half a lease
     except FileExistsError:
         seen = read(path)
-        age_s = draft.stat().st_mtime - path.stat().st_mtime  # both by the clock of the file system
         lives = seen.lives() if seen else None
-        if lives or (lives is None and age_s < STALE_S):
+        if lives or (lives is None and _age_s(path, draft) < STALE_S):
             raise _busy(path, seen) from None
         os.replace(draft, path)
         return seen
@@ -162,18 +171,36 @@ def _take(path: Path, draft: Path) -> Holder | None:
     return None
 
 
+def _age_s(path: Path, draft: Path) -> float:
+    """How long ago the lease was touched, by the clock of the file system, which wrote both times.
+
+    A lease from the future was written before a clock was set back, or was copied from elsewhere:
+    its age begins now. Whoever holds it touches it again; else it is stale like any other.
+    """
+    age_s = draft.lstat().st_mtime - path.lstat().st_mtime
+    if age_s < -HEARTBEAT_S:
+        os.utime(path, follow_symlinks=False)
+        return 0.0
+    return age_s
+
+
 def _busy(path: Path, holder: Holder | None) -> BusyError:
     if holder is None:
         return BusyError(
-            f"{path}: the lease is held by a process that left no readable name", hint=f"cat {path}"
+            f"{path}: the lease names no process: it is taken over {STALE_S:g} s after it was last "
+            "touched, or at once when you move it away",
+            hint=shlex.join(["mv", str(path), f"{path}-broken"]),
         )
     if holder.host == socket.gethostname():
         look = f"ps -p {holder.pid}"
     else:
-        look = f"ssh {holder.host} ps -p {holder.pid}"
+        look = shlex.join(["ssh", holder.host, "ps", "-p", str(holder.pid)])
+    how = ""
+    if holder.lives() is None:
+        how = f"; it is taken over when nothing has touched {path.name} for {STALE_S:g} s"
     return BusyError(
         f"{path.parent.name}: held by process {holder.pid} of {holder.who} on host {holder.host} "
-        f"since {holder.since}: {holder.command}",
+        f"since {holder.since}: {holder.command}{how}",
         hint=look,
     )
 

@@ -1,6 +1,6 @@
 """Records as rows of the incident's tables and back, NaN, infinities and unknown parts included.
 
-This module never opens a database and never decides which row is the newest; the views do.
+This module never opens a database, and never removes a row: it says which one is the newest.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from spiketriage.nouns.incident import (
     Artifact,
     CauseView,
     ExperimentRow,
+    FileRow,
     Finding,
     Freeze,
     SettingRow,
@@ -44,19 +45,33 @@ class Fact:
     value: str
 
 
-TABLES: Mapping[str, type[DataclassInstance]] = {
-    "facts": Fact,
-    "freezes": Freeze,
-    "spikes": Spike,
-    "anchors": Anchors,
-    "generations": MeasuredGeneration,
-    "artifacts": Artifact,
-    "findings": Finding,
-    "trials": TrialRow,
-    "steps": StepPoint,
-    "verdicts": Verdict,
-    "setting": SettingRow,
-    "experiments": ExperimentRow,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of results: the record that its rows hold, and which row supersedes which.
+
+    Of the rows with equal `key` the newest counts; without a key, the newest row of all. Those that
+    count are in the order in which their keys first appeared, or sorted by `order`.
+    """
+
+    record: type[DataclassInstance]
+    key: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+
+
+TABLES: Mapping[str, Table] = {
+    "facts": Table(record=Fact, key=("key",)),
+    "freezes": Table(record=Freeze),
+    "spikes": Table(record=Spike),
+    "anchors": Table(record=Anchors),
+    "generations": Table(record=MeasuredGeneration, key=("name",), order=("step", "name")),
+    "artifacts": Table(record=Artifact, key=("path",)),
+    "findings": Table(record=Finding, key=("name",)),
+    "trials": Table(record=TrialRow, key=("key",)),
+    "steps": Table(record=StepPoint, key=("attempt", "step"), order=("attempt", "step")),
+    "verdicts": Table(record=Verdict),
+    "setting": Table(record=SettingRow),
+    "experiments": Table(record=ExperimentRow, key=("name",)),
+    "files": Table(record=FileRow, key=("path",)),
 }
 _ESCAPED_BYTE = re.compile(
     r"\\u(dc[89a-f][0-9a-f])"
@@ -99,6 +114,20 @@ def unpack(record_class: type[Record], row: Mapping[str, Any]) -> Record:
     if "nonfinite" not in values:
         values.update({name: float(text) for name, text in row["nonfinite"].items()})
     return record_class(**values)
+
+
+def newest(table: Table, rows: Iterable[Row]) -> list[Row]:
+    """The rows that no later one of `rows`, which are in the order of their numbers, supersedes."""
+    by_key: dict[tuple[Cell, ...], Row] = {}
+    for row in rows:
+        by_key[tuple(row[column] for column in table.key)] = row
+    if not table.order:
+        return list(by_key.values())
+
+    def place(row: Row) -> list[tuple[bool, Cell]]:
+        return [(row[column] is not None, row[column]) for column in table.order]
+
+    return sorted(by_key.values(), key=place)
 
 
 def chained(rows: Iterable[Row], *, last_number: int, previous: str, command: int) -> list[Row]:

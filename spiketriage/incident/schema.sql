@@ -4,15 +4,16 @@
 -- DuckDB ranks NaN above every number, so a nonfinite value is NULL in its column and spelled in `nonfinite`,
 -- as in {loss=NaN, grad_norm=Infinity}. A NULL that `nonfinite` does not name is a value that nobody measured.
 -- `generations` has no such number: its `nonfinite` lists the tensors that hold NaN or an infinity.
--- A journal row seals the last row of every table (`heads`) and the bag of evidence as the latest freeze closed it.
+-- A journal row seals the last row of every table of results and of `meta` (`heads`); `meta.seal` is the digest of all
+-- heads, the journal's included, as the last command left them: so the last row of any table is missed too.
 
-CREATE TABLE meta (schema VARCHAR NOT NULL, created_at VARCHAR NOT NULL, run VARCHAR NOT NULL);
+CREATE TABLE meta (schema VARCHAR NOT NULL, created_at VARCHAR NOT NULL, run VARCHAR NOT NULL, seal VARCHAR NOT NULL);
 
 CREATE TABLE journal (
     number BIGINT NOT NULL, "at" VARCHAR NOT NULL, who VARCHAR NOT NULL, host VARCHAR NOT NULL, argv VARCHAR NOT NULL,
     version VARCHAR NOT NULL, outcome VARCHAR NOT NULL, exit_code BIGINT NOT NULL, duration_s DOUBLE NOT NULL,
     previous VARCHAR NOT NULL, digest VARCHAR NOT NULL,
-    heads MAP(VARCHAR, VARCHAR) NOT NULL, evidence VARCHAR NOT NULL
+    heads MAP(VARCHAR, VARCHAR) NOT NULL
 );
 
 CREATE TABLE facts (
@@ -110,5 +111,12 @@ CREATE TABLE experiments (
     number BIGINT NOT NULL, command BIGINT NOT NULL,
     name VARCHAR NOT NULL, possible BOOLEAN NOT NULL, num_steps BIGINT NOT NULL, why VARCHAR NOT NULL,
     trials VARCHAR[] NOT NULL, trial_steps BIGINT[] NOT NULL,
+    nonfinite MAP(VARCHAR, VARCHAR) NOT NULL, digest VARCHAR NOT NULL
+);
+
+-- What commands wrote into this folder. A folder that is `begun` and not `written` was left by a command that was killed.
+CREATE TABLE files (
+    number BIGINT NOT NULL, command BIGINT NOT NULL,
+    path VARCHAR NOT NULL, state VARCHAR NOT NULL, sha256 VARCHAR NOT NULL,
     nonfinite MAP(VARCHAR, VARCHAR) NOT NULL, digest VARCHAR NOT NULL
 );

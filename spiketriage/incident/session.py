@@ -9,7 +9,7 @@ import getpass
 import shlex
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -18,14 +18,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from spiketriage import __version__
-from spiketriage.errors import Exit, SpiketriageError
-from spiketriage.incident import database, journal, lease
+from spiketriage.errors import Exit, RefusedError, SpiketriageError
+from spiketriage.incident import database, journal, lease, seals, set_aside
 from spiketriage.incident.rows import TABLES, Fact, Row, chained, pack
 from spiketriage.nouns.checkpoint import MeasuredGeneration
 from spiketriage.nouns.incident import (
     Anchors,
     Artifact,
     ExperimentRow,
+    FileRow,
     Finding,
     Freeze,
     JournalRow,
@@ -53,10 +54,10 @@ class Session:
     def __init__(self, folder: Path, argv: Sequence[str], *, journal: bool = True) -> None:
         self.folder = folder
         self.exit_code: int = Exit.DONE
-        self._evidence = ""
         self._argv = shlex.join(argv)
         self._journal = journal
         self._lease: lease.Lease | None = None
+        self._begun: list[FileRow] = []
         self._buffer: dict[str, list[Row]] = {name: [] for name in TABLES}
 
     def __enter__(self) -> Session:
@@ -72,6 +73,7 @@ class Session:
         try:
             database.clean(self.folder)
             self._record_the_displaced(self._lease.displaced)
+            self._record_what_was_set_aside()
         except BaseException:
             self._lease.release()
             raise
@@ -86,6 +88,7 @@ class Session:
         assert self._lease is not None, "a session ends only after it began"
         try:
             if error is None:
+                self._add("files", (replace(row, state="written") for row in self._begun))
                 self._finish(journal.OUTCOMES.get(self.exit_code, f"exit {self.exit_code}"))
                 return
             self._clear()
@@ -113,10 +116,29 @@ class Session:
         """Record what was measured of generations; a newer row of the same name supersedes."""
         self._add("generations", rows)
 
-    def frozen(self, freeze: Freeze, *, evidence: str) -> None:
-        """Record how a freeze ended, and seal the bag whose tag manifest has this SHA-256."""
+    def frozen(self, freeze: Freeze) -> None:
+        """Record how a freeze ended."""
         self._add("freezes", (freeze,))
-        self._evidence = evidence
+
+    def begin_writing(self, folders: Iterable[str]) -> None:
+        """Make known which folders below the incident's the command writes in, before it does.
+
+        Whatever it leaves there when it is killed is explained by that.
+        """
+        begun = [FileRow(path=path, state="begun") for path in folders]
+        self._begun += begun
+        self._add("files", begun)
+        self.commit()
+
+    def wrote(self, digests: Mapping[str, str]) -> None:
+        """Record files that the command wrote, by path below the incident's folder and SHA-256."""
+        for path in sorted(digests):
+            row = FileRow(path=path, state="written", sha256=digests[path])
+            self._add("files", (row,))
+
+    def removed(self, paths: Iterable[str]) -> None:
+        """Record files that earlier commands wrote and this one removed."""
+        self._add("files", (FileRow(path=path, state="removed") for path in paths))
 
     def artifacts(self, rows: Iterable[Artifact]) -> None:
         """Record evidence; a newer row of the same path supersedes."""
@@ -196,6 +218,26 @@ class Session:
         )
         self._swap(row)
 
+    def _record_what_was_set_aside(self) -> None:
+        """A row of the journal for every client of somebody else's that wrote to the record."""
+        try:
+            set_aside.move(self.folder / database.NAME)
+        except OSError as error:
+            raise RefusedError(
+                f"{self.folder}: the incident cannot be written: {error.strerror or error}"
+            ) from error
+        names = set_aside.names(self.folder)
+        if not names:
+            return
+        with database.reading(self.folder) as connection:
+            recorded = {row.argv for row in database.journal_rows(connection)}
+        for name in names:
+            argv = (
+                f"(set aside in {set_aside.FOLDER}/{name}: what a DuckDB client had open or left)"
+            )
+            if argv not in recorded:
+                self._swap(replace(self._journal_row("done", Exit.DONE, 0.0), argv=argv))
+
     def _journal_row(self, outcome: str, exit_code: int, duration_s: float) -> JournalRow:
         return JournalRow(
             number=0,
@@ -220,14 +262,11 @@ class Session:
                 command = (before.number if before else 0) + 1
             else:
                 command = 0
-            heads = {}
             for table, rows in self._buffer.items():
-                heads[table] = _append(connection, table, rows, command)
+                _append(connection, table, rows, command)
             if row is None:
                 return
-            # Never measured anew here: that would vouch for whatever lies there by now.
-            evidence = self._evidence or (before.evidence if before else "")
-            filled = replace(row, heads=heads, evidence=evidence)
+            filled = replace(row, heads=seals.heads(connection))
             database.insert(connection, "journal", [asdict(journal.sealed(filled, before))])
 
         database.swap(self.folder, write, may_replace=self._lease.check)
@@ -235,17 +274,16 @@ class Session:
 
 def _append(
     connection: duckdb.DuckDBPyConnection, table: str, rows: list[Row], command: int
-) -> str:
-    """Add `rows` at the end of `table`, and return its head: the last number and its digest."""
+) -> None:
+    """Add `rows` at the end of `table`."""
+    if not rows:
+        return
     last = database.select(
         connection, f"SELECT number, digest FROM {table} ORDER BY number DESC LIMIT 1"
     )
     number, previous = (last[0]["number"], last[0]["digest"]) if last else (0, journal.START)
     added = chained(rows, last_number=number, previous=previous, command=command)
     database.insert(connection, table, added)
-    if added:
-        number, previous = added[-1]["number"], added[-1]["digest"]
-    return f"{number} {previous}"
 
 
 def _key(holder: lease.Holder) -> tuple[str, str, str]:

@@ -20,7 +20,7 @@ from typing import Any
 from spiketriage import durable
 from spiketriage.errors import EvidenceError, RefusedError, SpiketriageError, UsageError
 from spiketriage.incident import database
-from spiketriage.incident.rows import TABLES, unpack
+from spiketriage.incident.rows import TABLES, newest, unpack
 from spiketriage.incident.session import Session
 from spiketriage.nouns.incident import NO_SPIKE, Dossier
 
@@ -48,11 +48,9 @@ class Incident:
         try:
             with database.reading(self.folder) as connection:
                 read: dict[str, list[Any]] = {}
-                for table, record in TABLES.items():
-                    read[table] = [
-                        unpack(record, row)
-                        for row in database.select(connection, f"FROM latest_{table}")
-                    ]
+                for name, table in TABLES.items():
+                    rows = database.select(connection, f"SELECT * FROM {name} ORDER BY number")
+                    read[name] = [unpack(table.record, row) for row in newest(table, rows)]
                 journal = database.journal_rows(connection)
         except (KeyError, TypeError, ValueError) as error:
             raise EvidenceError(
@@ -74,6 +72,7 @@ class Incident:
             generations=tuple(read["generations"]),
             spike=next(iter(read["spikes"]), NO_SPIKE),
             freeze=next(iter(read["freezes"]), None),
+            files=tuple(read["files"]),
         )
 
     def session(self, argv: Sequence[str], *, journal: bool = True) -> Session:

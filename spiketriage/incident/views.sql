@@ -1,5 +1,5 @@
 -- What a colleague queries. Each latest_* view holds the newest row of every key, in the order in which the keys
--- first appeared (`first_number`); the dossier is read from the same views.
+-- first appeared (`first_number`). No command of ours reads a view: somebody may have put another in its place.
 
 CREATE VIEW latest_facts AS
 SELECT *, min(number) OVER (PARTITION BY key) AS first_number FROM facts
@@ -44,6 +44,10 @@ SELECT *, number AS first_number FROM setting QUALIFY row_number() OVER (ORDER B
 CREATE VIEW latest_experiments AS
 SELECT *, min(number) OVER (PARTITION BY name) AS first_number FROM experiments
 QUALIFY row_number() OVER (PARTITION BY name ORDER BY number DESC) = 1 ORDER BY first_number;
+
+CREATE VIEW latest_files AS
+SELECT *, min(number) OVER (PARTITION BY path) AS first_number FROM files
+QUALIFY row_number() OVER (PARTITION BY path ORDER BY number DESC) = 1 ORDER BY first_number;
 
 -- One row a command: when, what, how it ended, and how many results it added.
 CREATE VIEW timeline AS

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spiketriage.nouns.file import FileDigest, StoredFile
+from spiketriage.nouns.listing import readable
 
 NATIVE = "native"  # the layout of the generations that our own training side saves
 TensorRole = Literal["parameter", "optimizer", "other"]
@@ -65,6 +66,11 @@ class SavedState:
     interrupted: str = ""
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Whatever words the sentences quote, they can be read and stored."""
+        object.__setattr__(self, "problems", readable(self.problems))
+        object.__setattr__(self, "notes", readable(self.notes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

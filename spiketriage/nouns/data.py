@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spiketriage.nouns.file import StoredFile
+from spiketriage.nouns.listing import readable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,11 @@ class DataFacts:
     dtype: str
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Whatever words the sentences quote, they can be read and stored."""
+        object.__setattr__(self, "problems", readable(self.problems))
+        object.__setattr__(self, "notes", readable(self.notes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

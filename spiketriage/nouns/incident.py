@@ -27,6 +27,10 @@ VerdictKind = Literal[
 SETTINGS_NAME = "spiketriage.toml"  # the settings of a run, in its folder
 # the incident's fact that names the run's harness; empty where no step can be executed
 HARNESS = "harness"
+# the facts that say what an onset rests on: the signals that were judged, the last attempt that
+# counts where a later one took its steps again, and what was rolled back
+JUDGED, ATTEMPT, ROLLED_BACK = "judged", "attempt", "rolled back"
+LOSS_CANDIDATES = "loss candidates"  # keys that look like a loss and are not known as one, as JSON
 CauseClass = Literal["data", "optimization", "numerics", "systems"]
 
 
@@ -241,6 +245,20 @@ class ExperimentRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileRow:
+    """What became of one file or folder below the incident's folder, which `path` is relative to.
+
+    A folder is `begun` by a command that is about to write in it, and `written` when the command
+    came to its end: a command that was killed leaves files that its own row explains. A file is
+    `written`, with its `sha256`, or `removed`.
+    """
+
+    path: str
+    state: Literal["begun", "written", "removed"]
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepPoint:
     """One step of production as the incident keeps it for tables and plots.
 
@@ -261,7 +279,7 @@ class JournalRow:
     """One command in the incident's chained journal; `previous` is the SHA-256 of the row before.
 
     It seals what the commands so far left: `heads` is the number and the digest of the last row of
-    every table, `evidence` the SHA-256 of the bag's tag manifest as the latest freeze wrote it.
+    every table of results, and the digest of `meta`.
     """
 
     number: int
@@ -276,7 +294,6 @@ class JournalRow:
     previous: str
     digest: str
     heads: Mapping[str, str] = field(default_factory=dict)
-    evidence: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +314,7 @@ class Dossier:
     generations: tuple[MeasuredGeneration, ...] = ()
     spike: Spike = NO_SPIKE
     freeze: Freeze | None = None
+    files: tuple[FileRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,15 @@
-"""How many there are, in words: `3 steps`, `a, b and 4 more`, `… and 7 more series`.
+"""How many there are, in words: `3 steps`, `a, b and 4 more`; and sentences that can be read.
 
 This module never decides what is listed, nor in which order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from spiketriage.foreign_text import printable
+
+MAX_SENTENCE_CHARS = 1000  # a longer one quotes what nobody reads to its end
 MAX_NAMED = 3  # more names than that are not read, and push the point of a sentence off the screen
 
 
@@ -33,6 +36,18 @@ def joined(sentences: Sequence[str], *, most: int = MAX_NAMED) -> str:
     if num_more <= 0:
         return shown
     return f"{shown} (and {num_more} more)"
+
+
+def readable(sentences: Iterable[str]) -> tuple[str, ...]:
+    """Sentences about foreign things: each bounded, on one line, with nothing in it that acts."""
+    return tuple(map(_readable, sentences))
+
+
+def _readable(sentence: str) -> str:
+    shown = printable(sentence)
+    if len(shown) <= MAX_SENTENCE_CHARS:
+        return shown
+    return f"{shown[:MAX_SENTENCE_CHARS]}…"
 
 
 def shortened(lines: Sequence[str], most: int, unit: str = "") -> list[str]:

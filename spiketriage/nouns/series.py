@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from spiketriage.nouns.listing import readable
 from spiketriage.nouns.telemetry import Event
 
 Integers = NDArray[np.int64]
@@ -72,3 +73,8 @@ class LogFacts:
     num_near_misses: int = 0
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Whatever words the sentences quote, they can be read and stored."""
+        object.__setattr__(self, "problems", readable(self.problems))
+        object.__setattr__(self, "notes", readable(self.notes))

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from spiketriage.nouns.listing import readable
+
 if TYPE_CHECKING:  # `--help` names these types and must not pay for numpy
     import numpy as np
     from numpy.typing import NDArray
@@ -179,3 +181,8 @@ class EventFacts:
     identity: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Whatever words the sentences quote, they can be read and stored."""
+        object.__setattr__(self, "problems", readable(self.problems))
+        object.__setattr__(self, "notes", readable(self.notes))

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spiketriage import children
 from spiketriage.errors import TrialError
 
 
@@ -44,7 +44,7 @@ def triage(run: Path) -> Triaged:
     Raises:
         TrialError: the command did not print an envelope; its own words are in the message.
     """
-    command = [sys.executable, "-m", "spiketriage", "triage", str(run), "--json"]
+    command = children.python("-m", "spiketriage", "triage", str(run), "--json")
     started_s = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wall_s = time.perf_counter() - started_s

@@ -158,8 +158,10 @@ class _Walk:
 
 
 def _log_beside(claims: Sequence[Claim]) -> Sequence[Claim]:
-    """The log that a checkpoint holds, too: HF Trainer's state is both."""
-    if not claims or claims[0].kind != "checkpoint":
+    """The log that a checkpoint or a job's output holds, too: HF Trainer's state is both."""
+    if not claims or claims[0].kind not in ("checkpoint", "events"):
+        return ()
+    if claims[0].kind == "events" and claims[0].confidence > SPECIFIC:
         return ()
     return [claim for claim in claims[1:] if claim.kind == "telemetry"][:1]
 

@@ -18,18 +18,14 @@ _ALLOWANCE_A_BYTE = 60
 
 
 @contextmanager
-def memory_bound(size_bytes: int, stack_bytes: int) -> Iterator[None]:
-    """Bound the address space by what an honest pickle of that size needs; keep the gc out too.
-
-    `stack_bytes` is what a thread's stack may take on top.
-    """
+def memory_bound(size_bytes: int) -> Iterator[None]:
+    """Bound the address space by what an honest pickle of that size needs; keep the gc out too."""
     is_collecting = gc.isenabled()
     limits = resource.getrlimit(resource.RLIMIT_AS)
     pages = _num_pages()
     if pages is not None:
         allowance = _ALLOWANCE_BYTES + _ALLOWANCE_A_BYTE * size_bytes
-        needed = min(_MAX_ALLOWANCE_BYTES, allowance) + stack_bytes
-        bound = pages * resource.getpagesize() + needed
+        bound = pages * resource.getpagesize() + min(_MAX_ALLOWANCE_BYTES, allowance)
         finite = [limit for limit in (*limits, bound) if limit != resource.RLIM_INFINITY]
         resource.setrlimit(resource.RLIMIT_AS, (min(finite), limits[1]))
     gc.disable()  # half a million new objects would be visited again and again

@@ -17,7 +17,8 @@ MAX_TEXT_CHARS = 600
 
 def plain(text: str, *, limit: int = MAX_TEXT_CHARS) -> str:
     """`text` on one line, every invisible character written out, an over-long tail counted."""
-    flat = re.sub(r"\s*[\r\n]+\s*", " ⏎ ", text.strip()).replace("\t", " ")
+    lines = [line.strip() for line in re.split(r"[\r\n]+", text)]
+    flat = " ⏎ ".join(filter(None, lines)).replace("\t", " ")
     if len(flat) > limit:
         flat = f"{flat[:limit]}… ({len(flat) - limit} more characters)"
     return printable(flat)
@@ -111,7 +112,7 @@ def finite(text: str) -> str:
 
 def generation_step(name: str | None) -> int | None:
     """Step that a generation's name ends with (`step-000160` → 160)."""
-    match = re.search(r"(\d+)$", name or "")
+    match = re.search(r"(\d{1,18})$", name or "")
     if match:
         return int(match.group(1))
     return None

@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spiketriage import durable
+from spiketriage.digests import sha256_of_bytes
 from spiketriage.errors import Exit, RefusedError
 from spiketriage.incident import next_step, store
 from spiketriage.incident.progress import verb
 from spiketriage.nouns.incident import Dossier, StepResult
 from spiketriage.report import build, curves, html, json_report, markdown
 from spiketriage.report.model import Report
+
+FOLDER = "report"  # below the incident's
 
 
 def run(
@@ -39,8 +42,13 @@ def run(
     with opened.session(typed) as session:
         dossier = opened.dossier()
         report = build.build(dossier)
-        folder = opened.folder / "report"
-        write(folder, render(dossier, report))
+        folder = opened.folder / FOLDER
+        session.begin_writing([FOLDER])
+        files = render(dossier, report)
+        write(folder, files)
+        session.wrote({f"{FOLDER}/{name}": sha256_of_bytes(data) for name, data in files.items()})
+        dropped = [f"{FOLDER}/plots/{name}.svg" for name in curves.FIGURE_NAMES]
+        session.removed(path for path in dropped if path.removeprefix(f"{FOLDER}/") not in files)
         session.exit_code = Exit.DONE
     return _result(opened.id, folder, report, _following(dossier, run_folder, incidents, opened.id))
 

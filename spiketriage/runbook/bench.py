@@ -5,12 +5,14 @@ It opens evidence and never changes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from spiketriage.diagnosis import trial_files
 from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.derive import make_setting
 from spiketriage.diagnosis.experiments import EXPERIMENTS
+from spiketriage.diagnosis.launch import execute
 from spiketriage.diagnosis.plan import Plan, make_plan
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.diagnosis.site import Site, make_site
@@ -30,6 +32,9 @@ from spiketriage.runbook.outlook import (
     keep_plan,
     recorded_plan,
 )
+from spiketriage.wire.trial import Trial
+
+TRIALS = "trials"  # below the incident's folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +62,7 @@ def open_bench(typed: Typed) -> Bench:
         is_recorded=recorded_plan(dossier, typed.run_folder) == plan,
         typed=typed,
         setting=setting,
-        site=make_site(view, setting, incident.folder / "trials"),
+        site=make_site(view, setting, incident.folder / TRIALS, _recorded(dossier)),
     )
 
 
@@ -86,6 +91,32 @@ def require_replayable(bench: Bench) -> None:
             "ten methods that it takes",
             hint=bench.command("bisect"),
         )
+
+
+def ask(session: Session, bench: Bench, trials: Sequence[Trial]) -> dict[str, Answer]:
+    """Execute what was not executed before, and record every file of the trials that answered.
+
+    Raises:
+        TrialError: a launch failed.
+    """
+    site = bench.site
+    keys = [trial.key for trial in trials]
+    fresh = [key for key in keys if not trial_files.is_recorded(site.trials, key, site.recorded)]
+    session.begin_writing(f"{TRIALS}/{key}" for key in fresh)
+    answers = execute(site, trials)
+    for key in fresh:
+        for path, digest in trial_files.digests(site.trials, key).items():
+            session.wrote({f"{TRIALS}/{path}": digest})
+    return answers
+
+
+def _recorded(dossier: Dossier) -> dict[str, str]:
+    """SHA-256 of every file that a command recorded, by path below the trials folder."""
+    recorded = {}
+    for row in dossier.files:
+        if row.sha256 and row.path.startswith(f"{TRIALS}/"):
+            recorded[row.path.removeprefix(f"{TRIALS}/")] = row.sha256
+    return recorded
 
 
 def new_rows(answers: Iterable[Answer]) -> list[TrialRow]:

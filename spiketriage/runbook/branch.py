@@ -13,14 +13,13 @@ from spiketriage.diagnosis.answer import Answer, num_cached, num_steps_executed
 from spiketriage.diagnosis.effect import without_effect
 from spiketriage.diagnosis.experiment import Arm, Experiment, lint, not_testable, trials_of
 from spiketriage.diagnosis.experiments import EXPERIMENTS
-from spiketriage.diagnosis.launch import execute
 from spiketriage.diagnosis.plan import cost
 from spiketriage.diagnosis.replaying import REPLAY
 from spiketriage.diagnosis.role import stamp
 from spiketriage.errors import Exit, RefusedError, UsageError
 from spiketriage.evidence.progress import say
 from spiketriage.nouns.incident import Finding, StepResult
-from spiketriage.runbook.bench import Bench, new_rows, open_bench, require_replayable
+from spiketriage.runbook.bench import Bench, ask, new_rows, open_bench, require_replayable
 from spiketriage.runbook.outlook import Typed
 
 BY_NAME: Mapping[str, Experiment] = {experiment.name: experiment for experiment in EXPERIMENTS}
@@ -60,7 +59,7 @@ def run(
     say(f"branch: {', '.join(names)}; up to {cost(bench.plan, names)} steps")
     with bench.incident.session(argv) as session:
         bench.keep_plan(session)
-        answers = execute(bench.site, trials_of(arms))
+        answers = ask(session, bench, trials_of(arms))
         findings = [_read(experiment, bench, answers) for experiment in chosen]
         session.trials(new_rows(answers.values()))
         session.findings(findings)

@@ -5,27 +5,34 @@ This module never opens a source for writing, and freezing the same onset twice 
 
 from __future__ import annotations
 
+import json
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from spiketriage.diagnosis.anchors import select_anchors
+from spiketriage.digests import sha256_of_file
 from spiketriage.errors import EvidenceError, Exit, RefusedError, UsageError
 from spiketriage.evidence import bag, in_place, layout, losses
 from spiketriage.evidence import frozen as evidence
+from spiketriage.evidence import judged as judging
 from spiketriage.evidence.collect import GENERATIONS
 from spiketriage.evidence.collectors import COLLECTORS
 from spiketriage.evidence.gather import COPIERS, Gathered, gather
-from spiketriage.evidence.onset import NOTHING, Onset, find_onset
+from spiketriage.evidence.onset import NOT_JUDGED, NOTHING, Onset, find_onset
 from spiketriage.evidence.progress import say
 from spiketriage.evidence.series_table import tables
 from spiketriage.evidence.telemetry_table import write_parquet
 from spiketriage.incident import next_step, store
 from spiketriage.incident.session import Session
 from spiketriage.nouns.incident import (
+    ATTEMPT,
     HARNESS,
+    JUDGED,
+    LOSS_CANDIDATES,
+    ROLLED_BACK,
     Anchors,
     Artifact,
     Dossier,
@@ -123,6 +130,8 @@ def _subject(settings: RunSettings, step: int | None) -> _Subject:
             "",
         )
         onset = find_onset(telemetry)
+        if onset.attempt is not None:
+            telemetry = telemetry.until(onset.attempt)
     except EvidenceError as error:
         # Keeping what is left matters more than finding the onset: the gap is told, the rest is
         # frozen.
@@ -172,7 +181,7 @@ def _is_same(dossier: Dossier, subject: _Subject, *, shared: bool) -> bool:
         return False
     # An audit has no onset to tell it from the next: once finished, it is that of the steps it
     # covered.
-    same_end = facts.get("last_step") == _last_step(subject)
+    same_end = (facts.get("last_step") or None) == _last_step(subject)
     return subject.onset.step is not None or dossier.freeze is None or same_end
 
 
@@ -187,7 +196,8 @@ def _freeze(session: Session, subject: _Subject) -> int:
     settings, folder = subject.settings, session.folder
     say(f"freeze: {folder.name}: copying logs, telemetry, code, manifests")
     _facts(session, subject)
-    session.commit()  # whoever finds this incident unfinished must know whose it is
+    # whoever finds this incident unfinished must know whose it is
+    session.begin_writing([layout.EVIDENCE])
     session.artifacts(losses.of_telemetry(subject.settings, subject.telemetry, subject.unreadable))
     session.steps(subject.onset.points)
 
@@ -235,10 +245,33 @@ def _freeze(session: Session, subject: _Subject) -> int:
     ]
     missed = dict.fromkeys(artifact.path for artifact in kept if artifact.kept == "missing")
     is_whole = not missed and anchors.known_good is not None
-    session.frozen(_ended(subject.telemetry, is_whole, missed), evidence=sealed)
+    session.wrote({f"{layout.EVIDENCE}/{bag.TAG_MANIFEST}": sealed, **_pinned_beside(folder, left)})
+    session.frozen(_ended(subject.telemetry, is_whole, missed))
+    return _exit_code(subject.onset, is_whole)
+
+
+def _exit_code(onset: Onset, is_whole: bool) -> int:
+    if _is_unjudged(onset.step, onset.reason):
+        return Exit.INCONCLUSIVE
     if is_whole:
         return Exit.DONE
     return Exit.PARTIAL
+
+
+def _is_unjudged(onset: int | None, reason: str) -> bool:
+    """Whether nothing can be said of the run's health: no series of it was looked at."""
+    return onset is None and reason.startswith(NOT_JUDGED)
+
+
+def _pinned_beside(folder: Path, artifacts: Iterable[Artifact]) -> dict[str, str]:
+    """SHA-256 of the pins that are no artifacts of their own: manifests beside pinned tensors."""
+    pinned = folder / layout.EVIDENCE / layout.PINNED
+    known = {artifact.path for artifact in artifacts}
+    digests = {}
+    for path in pinned.rglob("*"):
+        if path.is_file() and path.relative_to(pinned).as_posix() not in known:
+            digests[path.relative_to(folder).as_posix()] = sha256_of_file(path)
+    return digests
 
 
 def _ended(telemetry: Telemetry | None, is_whole: bool, missed: Iterable[str]) -> Freeze:
@@ -261,13 +294,19 @@ def _facts(session: Session, subject: _Subject) -> None:
         "frozen_by": socket.gethostname(),
         "frozen_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "num_alarms": str(len(subject.onset.alarms)),
+        JUDGED: judging.summary(subject.onset.judged),
         HARNESS: settings.harness,
     }
     if telemetry is not None:
+        facts[LOSS_CANDIDATES] = json.dumps(judging.candidates(telemetry.logs))
         facts["num_ranks"] = str(len(telemetry.ranks) + len(telemetry.missing_ranks))
         facts["num_attempts"] = str(len(telemetry.attempts))
         facts["first_step"] = str(telemetry.steps[0]) if telemetry.steps else ""
         facts["last_step"] = _last_step(subject) or ""
+    if subject.onset.attempt is not None:
+        facts[ATTEMPT] = str(subject.onset.attempt)
+    for number, sentence in enumerate(subject.onset.history):
+        facts[f"{ROLLED_BACK}/{number}"] = sentence
     for key, value in facts.items():
         session.fact(key, value)
 
@@ -328,6 +367,27 @@ def _onset(step: int | None, reason: str) -> str:
     return f"onset: {reason}"
 
 
+def _scanned(facts: Mapping[str, str]) -> Iterator[str]:
+    """What the onset rests on: the signals that were judged, and what was rolled back."""
+    if facts.get(JUDGED):
+        yield f"judged: {facts[JUDGED]}"
+    for sentence in _rolled_back(facts):
+        yield f"history: {sentence}"
+
+
+def _rolled_back(facts: Mapping[str, str]) -> list[str]:
+    return [sentence for key, sentence in facts.items() if key.startswith(f"{ROLLED_BACK}/")]
+
+
+def _ending_of(dossier: Dossier, freeze: Freeze) -> tuple[int, str]:
+    anchors = dossier.anchors
+    if anchors is not None and _is_unjudged(anchors.onset, anchors.reason):
+        return Exit.INCONCLUSIVE, "not judged"
+    if freeze.is_whole:
+        return Exit.DONE, "frozen"
+    return Exit.PARTIAL, "partial"
+
+
 def _called(name: str | None) -> str:
     if name == ".":
         return "the run folder itself"
@@ -355,6 +415,7 @@ def _result(place: store.Incident, command: str, *, again: bool) -> StepResult:
     lines = [
         f"incident {place.id}" + (": already frozen, nothing to do" if again else ""),
         _onset(anchors.onset, anchors.reason),
+        *_scanned(dossier.facts),
         f"known good: {_called(anchors.known_good)}, older: {_called(anchors.older_good)}",
         *(
             f"refused {_called(name)}: {_shortened(run_named, name, why)}"
@@ -372,15 +433,25 @@ def _result(place: store.Incident, command: str, *, again: bool) -> StepResult:
     ]
     if unpinned:
         lines.append(f"warning: {counted(len(unpinned), 'file')} {unpinned[0].note}")
+    exit_code, verdict = _ending_of(dossier, freeze)
+    next_commands: list[str] = []
+    if exit_code == Exit.INCONCLUSIVE:
+        keys = json.loads(dossier.facts[LOSS_CANDIDATES])
+        mapping = judging.mapping_command(Path(run_named), keys)
+        if mapping:
+            next_commands = [mapping, command.replace(" hash ", " freeze ", 1)]
+    next_commands.append(command)
     return StepResult(
         incident=place.id,
-        exit_code=Exit.DONE if freeze.is_whole else Exit.PARTIAL,
-        verdict="frozen" if freeze.is_whole else "partial",
+        exit_code=exit_code,
+        verdict=verdict,
         lines=tuple(lines),
         data={
             "onset": anchors.onset,
             "suspect": anchors.suspect,
             "reason": anchors.reason,
+            "judged": dossier.facts.get(JUDGED, ""),
+            "rolled_back": _rolled_back(dossier.facts),
             "known_good": anchors.known_good,
             "older_good": anchors.older_good,
             "refused": dict(anchors.refused),
@@ -388,5 +459,5 @@ def _result(place: store.Incident, command: str, *, again: bool) -> StepResult:
             "notes": list(freeze.telemetry_notes),
             "folder": str(place.folder),
         },
-        next_commands=(command,),
+        next_commands=tuple(next_commands),
     )

@@ -10,14 +10,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from spiketriage.diagnosis.answer import Answer, num_cached, num_steps_executed
-from spiketriage.diagnosis.launch import execute
 from spiketriage.diagnosis.replaying import NUM_REPLAYS, first_difference, replay_findings
 from spiketriage.errors import Exit, UsageError
 from spiketriage.evidence.progress import say
 from spiketriage.incident.next_step import after_replay
+from spiketriage.incident.session import Session
 from spiketriage.nouns.incident import Finding, StepResult
 from spiketriage.nouns.listing import counted
-from spiketriage.runbook.bench import Bench, new_rows, open_bench, require_replayable
+from spiketriage.runbook.bench import Bench, ask, new_rows, open_bench, require_replayable
 from spiketriage.runbook.outlook import Typed
 
 # A window of more steps would take longer than anybody waits for; --last chooses a part of it.
@@ -44,7 +44,7 @@ def run(
     _check_window(bench, last)
     with bench.incident.session(argv) as session:
         bench.keep_plan(session)
-        answers = _answers(bench, repeats, last)
+        answers = _answers(session, bench, repeats, last)
         findings = replay_findings(bench.setting, answers)
         finding = findings[0]
         session.trials(new_rows(answers))
@@ -68,20 +68,20 @@ def run(
     )
 
 
-def _answers(bench: Bench, repeats: int | None, last: int | None) -> list[Answer]:
+def _answers(session: Session, bench: Bench, repeats: int | None, last: int | None) -> list[Answer]:
     """One replay, and more only when it differs from production."""
     first = bench.setting.replay(last=last)
     say(
         f"replay: {first.num_steps} steps from {bench.setting.known_good} on "
         f"{bench.site.num_processes} ranks"
     )
-    answers = [execute(bench.site, [first])[first.key]]
+    answers = [ask(session, bench, [first])[first.key]]
     if not repeats and first_difference(bench.setting, answers[0]) is not None:
         repeats = NUM_REPLAYS
     more = [replace(first, repeat=number) for number in range(1, repeats or 1)]
     if more:
         say(f"replay: {len(more)} more, to compare replays with each other")
-        by_key = execute(bench.site, more)
+        by_key = ask(session, bench, more)
         answers += [by_key[trial.key] for trial in more]
     return answers
 

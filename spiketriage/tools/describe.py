@@ -149,8 +149,22 @@ def brief_log(facts: LogFacts) -> str:
     else:
         parts.append("no series")
     if facts.rollbacks:
-        parts.append(counted(len(facts.rollbacks), "restart"))
+        parts.append(_restarts(facts))
     return "; ".join(parts)
+
+
+def _restarts(facts: LogFacts) -> str:
+    """How often the log goes back; what starts over from the first step is another run."""
+    firsts = [int(series.steps[0]) for series in facts.series if len(series.steps)]
+    first = min(firsts, default=0)
+    num_over = sum(rollback.first_step <= first for rollback in facts.rollbacks)
+    num_back = len(facts.rollbacks) - num_over
+    parts = []
+    if num_back:
+        parts.append(counted(num_back, "restart"))
+    if num_over:
+        parts.append(f"{num_over + 1} runs, of which each starts over from step {first}")
+    return ", ".join(parts)
 
 
 def brief_events(reported: Iterable[Event]) -> str:

@@ -6,7 +6,9 @@ This module never takes the lease, never writes, and never follows a manifest's 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -14,11 +16,12 @@ from urllib.parse import unquote
 from spiketriage import digests
 from spiketriage.errors import EvidenceError, Exit
 from spiketriage.evidence import layout
-from spiketriage.evidence.bag import MANIFEST, TAG_MANIFEST
+from spiketriage.evidence.bag import BAGIT, MANIFEST, TAG_MANIFEST
 from spiketriage.incident import next_step
 from spiketriage.incident.audit import audit
 from spiketriage.incident.store import Incident, find
 from spiketriage.nouns.incident import Artifact, Dossier, StepResult
+from spiketriage.tools import written_files
 
 _IN_PLACE = (
     "pinned",
@@ -28,10 +31,14 @@ _IN_PLACE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """What one part of the examination covered, and a sentence for everything that is wrong."""
+    """What one part of the examination covered, and a sentence for everything that is wrong.
+
+    `interrupted` names what a command left that did not end: nothing vouches for it.
+    """
 
     covered: str
     problems: tuple[str, ...]
+    interrupted: tuple[str, ...] = ()
 
 
 def run(
@@ -41,69 +48,105 @@ def run(
     incident: str | None,
     argv: Sequence[str],
     deep: bool = False,
+    head: str = "",
 ) -> StepResult:
     """Examine the record, the copies, and what was left in place (`deep`: its digests too).
+
+    `head` is a head of the journal as somebody noted it: it must still be in the journal.
 
     Raises:
         RefusedError: there is no incident.
     """
     place = find(run_folder, incidents=incidents, wanted=incident)
-    examined = _examine(place, run_folder, deep=deep)
+    examined = _examine(place, run_folder, deep=deep, head=head)
     problems = [problem for part in examined for problem in part.problems]
+    interrupted = [text for part in examined for text in part.interrupted]
     covered = [part.covered for part in examined]
-    verdict = "broken" if problems else "intact"
+    exit_code, verdict, summary = Exit.DONE, "intact", "intact"
     if problems:
-        summary = f"{place.id}: {len(problems)} broken"
-    else:
-        summary = f"{place.id}: intact"
+        exit_code, verdict, summary = Exit.INTEGRITY, "broken", f"{len(problems)} broken"
+    elif interrupted:
+        exit_code, verdict, summary = Exit.PARTIAL, "interrupted", "intact as far as commands ended"
     return StepResult(
         incident=place.id,
-        exit_code=Exit.INTEGRITY if problems else Exit.DONE,
+        exit_code=exit_code,
         verdict=verdict,
         lines=(
             *(f"broken  {problem}" for problem in problems),
+            *(f"interrupted  {text}" for text in interrupted),
             *(f"covered {text}" for text in covered),
-            summary,
+            f"{place.id}: {summary}",
         ),
-        data={"problems": problems, "covered": covered, "deep": deep},
-        next_commands=()
-        if deep
-        else (next_step.command("verify", run_folder, incidents, place.id, "--deep"),),
+        data={"problems": problems, "interrupted": interrupted, "covered": covered, "deep": deep},
+        next_commands=_following(place, run_folder, incidents, deep=deep, is_whole=not interrupted),
     )
 
 
-def _examine(place: Incident, run_folder: Path, *, deep: bool) -> tuple[Examined, ...]:
-    evidence = place.folder / layout.EVIDENCE
-    bag = _bag(evidence)
+def _following(
+    place: Incident, run_folder: Path, incidents: Path | None, *, deep: bool, is_whole: bool
+) -> tuple[str, ...]:
+    if not is_whole:
+        return (next_step.command("status", run_folder, incidents, place.id),)
+    if deep:
+        return ()
+    return (next_step.command("verify", run_folder, incidents, place.id, "--deep"),)
+
+
+def _examine(place: Incident, run_folder: Path, *, deep: bool, head: str) -> tuple[Examined, ...]:
+    folder = place.folder
+    evidence = folder / layout.EVIDENCE
     try:
-        dossier, broken = place.dossier(), audit(place)
+        dossier, broken = place.dossier(), audit(place, anchors=_anchors(folder, head))
     except EvidenceError as error:
-        return (Examined(covered="record: unreadable", problems=(error.message,)), bag)
-    num_rows = len(dossier.journal)
-    record = Examined(
-        covered=f"record: {num_rows} journal rows and every table's chain",
-        problems=(*broken, *_sealed(dossier, evidence)),
-    )
-    return (record, bag, _artifacts(dossier, run_folder, place.folder, deep=deep))
+        record = Examined(covered="record: unreadable", problems=(error.message,))
+        return (record, _bag(evidence))
+    record = Examined(covered=_covered(dossier), problems=broken)
+    written = written_files.read(dossier)
+    bag = _bag(evidence)
+    if written.is_explained(f"{layout.EVIDENCE}/{MANIFEST}"):
+        bag = Examined(covered="evidence: its freeze did not finish", problems=())
+    in_place = _artifacts(dossier, run_folder, folder, deep=deep)
+    return (record, bag, _written(dossier, written, run_folder, folder), in_place)
 
 
-def _sealed(dossier: Dossier, evidence: Path) -> Iterator[str]:
-    """The bag against the journal: a file and every line about it can be changed together."""
-    path = evidence / TAG_MANIFEST
+def _covered(dossier: Dossier) -> str:
+    text = f"record: {len(dossier.journal)} journal rows and every table's chain"
     if dossier.journal:
-        expected = dossier.journal[-1].evidence
-    else:
-        expected = ""
-    if not path.is_file():
-        if expected:
-            yield f"{path}: missing"
-        return
-    if not expected:
-        yield f"{path}: no row of the journal seals it, so the freeze did not finish"
-        return
-    seen = digests.sha256_of_file(path)
-    if seen != expected:
-        yield f"{path}: changed since the freeze: expected sha256 {expected}, found {seen}"
+        text += f", to the head {dossier.journal[-1].digest}"
+    return text
+
+
+def _anchors(folder: Path, head: str) -> dict[str, str]:
+    """Heads of the journal that were noted outside of it: by the report, and by whoever asks."""
+    anchors = {}
+    if head:
+        anchors["--head"] = head
+    report = folder / "report" / "report.json"
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        stated = json.loads(report.read_bytes())["chain_head"]
+        if stated:
+            anchors[str(report)] = str(stated)
+    return anchors
+
+
+def _written(
+    dossier: Dossier, written: written_files.Written, run_folder: Path, folder: Path
+) -> Examined:
+    """What commands wrote against what they said of it; nobody else writes there."""
+    known = {f"{layout.EVIDENCE}/{name}" for name in (MANIFEST, BAGIT, layout.PARQUET)}
+    for artifact in dossier.artifacts:
+        pin = layout.pinned(folder, run_folder, run_folder / artifact.path)
+        known.add(pin.relative_to(folder).as_posix())
+    problems = list(written_files.problems(folder, written))
+    for below in (layout.EVIDENCE, "trials", "report"):
+        for path in written_files.unknown(folder, written, known, below):
+            problems.append(path)
+    interrupted = written_files.interrupted(folder, written)
+    return Examined(
+        covered=f"written: {len(written.digests)} files of evidence, trials and report",
+        problems=tuple(problems),
+        interrupted=tuple(interrupted),
+    )
 
 
 def _bag(evidence: Path) -> Examined:
@@ -183,12 +226,15 @@ def _artifacts(dossier: Dossier, run_folder: Path, folder: Path, *, deep: bool) 
 
 
 def _artifact(artifact: Artifact, run_folder: Path, folder: Path, *, deep: bool) -> Iterator[str]:
-    path = _located(artifact, run_folder, folder)
-    if path is None:
+    paths = _located(artifact, run_folder, folder)
+    if not paths:
         yield f"{run_folder / artifact.path}: missing, and not pinned"
-        return
-    if path.is_dir():
-        return
+    for path in paths:
+        if not path.is_dir():
+            yield from _at(path, artifact, deep=deep)
+
+
+def _at(path: Path, artifact: Artifact, *, deep: bool) -> Iterator[str]:
     try:
         stat = path.stat()
         if stat.st_size != artifact.size_bytes:
@@ -210,10 +256,10 @@ def _artifact(artifact: Artifact, run_folder: Path, folder: Path, *, deep: bool)
         yield error.message
 
 
-def _located(artifact: Artifact, run_folder: Path, folder: Path) -> Path | None:
-    """Where the artifact lies now: at its place, else at its hard link, which outlives it there."""
+def _located(artifact: Artifact, run_folder: Path, folder: Path) -> list[Path]:
+    """Where the artifact lies now: at its place, at its hard link, at both if they parted."""
     source = run_folder / artifact.path
-    return next(
-        (path for path in (source, layout.pinned(folder, run_folder, source)) if path.exists()),
-        None,
-    )
+    pin = layout.pinned(folder, run_folder, source)
+    if source.exists() and pin.exists() and source.samefile(pin):
+        return [source]
+    return [path for path in (source, pin) if path.exists()]

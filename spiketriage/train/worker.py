@@ -12,7 +12,6 @@ import importlib
 import json
 import os
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -26,11 +25,11 @@ import torch.distributed as dist
 
 from spiketriage import durable
 from spiketriage.digests import of_file
-from spiketriage.errors import UsageError
+from spiketriage.errors import StepNotTakenError, UsageError
 from spiketriage.train.harness import Context, Harness, Overrides
 from spiketriage.train.recording.recorder import Recorder
 from spiketriage.wire import trial as wire
-from spiketriage.wire.trial import LEASH, Launch, Trial
+from spiketriage.wire.trial import Launch, Trial
 
 
 @dataclass(slots=True)
@@ -130,7 +129,14 @@ def _run_path(station: Station, replay: Trial | None, probes: Sequence[Trial]) -
             done += [_probe(station, probe) for probe in probes if probe.factors.advance_to == step]
             if step + 1 > last or step + 1 == skipped:
                 continue
-            station.harness.step(step + 1, recorder, station.ids(leader, step + 1))
+            try:
+                station.harness.step(step + 1, recorder, station.ids(leader, step + 1))
+            except StepNotTakenError as error:
+                if skipped is None:
+                    raise
+                # Without the skipped step the loop may count an epoch's steps otherwise.
+                lead.not_testable = f"without step {skipped} {error.message}"
+                break
             station.num_steps += 1
     lead.num_steps_executed = station.num_steps - before - len(done)
     lead.wall_s = time.perf_counter() - started_s
@@ -204,25 +210,8 @@ def _mark(launch: Launch, done: Done) -> None:
     durable.write(folder / "done.json", json.dumps(asdict(done), indent=1).encode())
 
 
-def hold_leash() -> None:
-    """End this process as soon as whoever started it is gone, which closes our standard input.
-
-    A desk that was killed outright leaves no worker behind that writes into a trial somebody else
-    has begun anew.
-    """
-
-    def wait() -> None:
-        while os.read(sys.stdin.fileno(), 1):
-            pass
-        os._exit(128 + 15)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
 def main(argv: Sequence[str]) -> int:
     """Read the launch, join the process group, work."""
-    if os.environ.get(LEASH):
-        hold_leash()
     launch = wire.launch_from_json(json.loads(Path(argv[0]).read_text(encoding="utf-8")))
     torch.set_num_threads(launch.num_threads)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -15,7 +15,6 @@ from spiketriage.digests import of_bytes
 
 SCHEMA = "spiketriage.trial/1"
 LAUNCH_SCHEMA = "spiketriage.launch/1"
-LEASH = "SPIKETRIAGE_LEASH"  # set: workers end themselves when their standard input closes
 
 Kind = Literal["replay", "probe"]
 

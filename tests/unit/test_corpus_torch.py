@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from spiketriage.readers.checkpoints.files.torch_zip import data_record, read_torch_file
-from spiketriage.readers.pickles import attribute, load
+from spiketriage.readers.inert import attribute
+from spiketriage.readers.pickles import load
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus is not here")

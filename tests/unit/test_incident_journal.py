@@ -26,7 +26,6 @@ FIELDS = (
     "digest",
     "number",
     "heads",
-    "evidence",
 )
 
 

@@ -178,26 +178,3 @@ def test_an_open_reader_blocks_nobody_and_keeps_its_rows(incident: Incident) -> 
         reader.stdin.write("\n")
         reader.stdin.flush()
         assert reader.stdout.readline() == "before\n"
-
-
-def test_a_colleague_who_writes_makes_reading_busy_and_loses_nothing_of_ours(
-    incident: Incident,
-) -> None:
-    with incident.session(ARGV) as session:
-        session.fact("run_id", "1")
-    code = (
-        "import duckdb, sys\n"
-        f"connection = duckdb.connect({str(incident.folder / 'incident.duckdb')!r})\n"
-        "print('open', flush=True)\n"
-        "sys.stdin.readline()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "open\n"
-        with pytest.raises(BusyError, match=f"process {writer.pid} "):
-            incident.dossier()
-        with incident.session(ARGV) as session:
-            session.fact("run_id", "2")
-        assert incident.dossier().facts == {"run_id": "2"}

@@ -132,12 +132,15 @@ def test_a_process_that_lost_its_lease_cannot_commit(incident: Incident) -> None
     assert json.loads(path.read_text())["host"] == "node17"  # and it leaves the other's lease alone
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"pid": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", '{"pid": 1}', "[" * 100_000, '"' + "a" * (1 << 20) + '"', "NaN"]
+)
 def test_a_damaged_lease_blocks_for_a_minute_only(incident: Incident, text: str) -> None:
     path = incident.folder / "lease.json"
     path.write_text(text)
-    with pytest.raises(BusyError), incident.session(ARGV):
+    with pytest.raises(BusyError, match="names no process") as caught, incident.session(ARGV):
         pytest.fail("a fresh lease that cannot be read may still be somebody's")
+    assert caught.value.hint == f"mv {path} {path}-broken"
     at = path.stat().st_mtime - 70
     os.utime(path, (at, at))
     with incident.session(ARGV):
@@ -148,7 +151,7 @@ def test_a_damaged_lease_blocks_for_a_minute_only(incident: Incident, text: str)
 def test_a_process_that_stands_still_within_its_look_at_the_lease_stops_nobody_for_good(
     incident: Incident,
 ) -> None:
-    path = leased(incident, pid=1, started_ticks=None, host="elsewhere")
+    path = leased(incident, pid=1, started_ticks=1, host="elsewhere")
     handle = os.open(incident.folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -159,3 +162,80 @@ def test_a_process_that_stands_still_within_its_look_at_the_lease_stops_nobody_f
     path.unlink()
     with incident.session(ARGV):
         assert path.exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pid": str(os.getpid())},
+        {"pid": [1]},
+        {"pid": None},
+        {"pid": 0},
+        {"pid": -1},
+        {"pid": 10**30},
+        {"pid": 1.5},
+        {"pid": True},
+        {"started_ticks": "1"},
+        {"host": 7},
+        {"since": {}},
+        {"journal": "yes"},
+    ],
+)
+def test_a_lease_with_values_of_other_types_blocks_for_a_minute_only(
+    incident: Incident, changes: dict[str, Any]
+) -> None:
+    path = leased(incident, **changes)
+    with pytest.raises(BusyError, match="names no process"), incident.session(ARGV):
+        pytest.fail("a fresh lease that cannot be read may still be somebody's")
+    at = path.stat().st_mtime - 70
+    os.utime(path, (at, at))
+    with incident.session(ARGV):
+        assert json.loads(path.read_text())["started_ticks"] > 1
+
+
+def test_a_lease_from_a_clock_ahead_is_a_minute_old_after_a_minute(incident: Incident) -> None:
+    path = leased(incident, age_s=-86_400.0, host="node17")
+    with pytest.raises(BusyError, match=r"node17.*taken over when nothing has touched"):
+        incident.session(ARGV).__enter__()
+    # the look itself set it to the clock of the file system, from which its age is counted
+    at = path.stat().st_mtime
+    assert at < datetime.now(UTC).timestamp() + 5
+    os.utime(path, (at - 70, at - 70))
+    with incident.session(ARGV):
+        pass
+
+
+def test_a_dead_holder_of_this_host_is_displaced_whatever_the_clocks_say(
+    incident: Incident,
+) -> None:
+    for age_s in (-86_400.0, 0.0, 86_400.0):
+        leased(incident, age_s=age_s, pid=dead_pid())
+        with incident.session(ARGV):
+            pass
+
+
+def test_a_living_holder_of_this_host_keeps_its_lease_whatever_the_clocks_say(
+    incident: Incident,
+) -> None:
+    path = leased(incident)
+    at = path.stat().st_mtime
+    for age_s in (-86_400.0, 86_400.0):
+        os.utime(path, (at - age_s, at - age_s))
+        with pytest.raises(BusyError, match=f"process {os.getpid()} "), incident.session(ARGV):
+            pytest.fail("two sessions at once")
+
+
+def test_a_lease_that_is_no_plain_file_blocks_for_a_minute_only(
+    incident: Incident, tmp_path: Path
+) -> None:
+    path = incident.folder / "lease.json"
+    (tmp_path / "elsewhere").write_text("not ours")
+    for make in (lambda: os.mkfifo(path), lambda: path.symlink_to(tmp_path / "elsewhere")):
+        make()
+        with pytest.raises(BusyError, match="names no process"), incident.session(ARGV):
+            pytest.fail("a fresh lease that cannot be read may still be somebody's")
+        at = path.lstat().st_mtime - 70
+        os.utime(path, (at, at), follow_symlinks=False)
+        with incident.session(ARGV):
+            assert path.is_file()
+    assert (tmp_path / "elsewhere").read_text() == "not ours"

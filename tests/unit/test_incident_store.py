@@ -213,7 +213,7 @@ def test_every_record_comes_back_as_it_went_in(
             session.artifacts(artifacts)
             session.generations(generations)
             session.spike(spike)
-            session.frozen(freeze, evidence="")
+            session.frozen(freeze)
             for key, value in facts.items():
                 session.fact(key, value)
         seen = stored(incident)

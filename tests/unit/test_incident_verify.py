@@ -75,7 +75,8 @@ def incident(tmp_path: Path) -> Incident:
                 [Finding(name=command, outcome="agrees", summary="s", magnitude=float("nan"))]
             )
             if command == "freeze":
-                session.frozen(Freeze(is_whole=True), evidence=sealed)
+                session.frozen(Freeze(is_whole=True))
+                session.wrote({"evidence/tagmanifest-sha256.txt": sealed})
                 session.artifacts(
                     artifact(
                         f"data/shard-{i}.bin",
@@ -245,7 +246,7 @@ def test_a_byte_of_a_real_freeze_that_was_changed_with_every_line_about_it_is_fo
     content[len(content) // 2] ^= 1
     _rewritten(evidence, copied, bytes(content))
     [problem] = broken(frozen)
-    assert problem.startswith(f"{evidence}/tagmanifest-sha256.txt: changed since the freeze")
+    assert problem.startswith(f"{evidence}/tagmanifest-sha256.txt: changed: expected")
     # a later command works on what lies there, but does not vouch for it
     hash.run(run, **given, argv=["spiketriage", "hash", str(run)])
     assert problem in broken(frozen)
@@ -279,7 +280,7 @@ def test_an_incident_killed_before_its_freeze_was_journaled_is_not_intact(tmp_pa
     (made.folder / "evidence" / "data" / "config.json").write_bytes(b"{}")
     bag.close(made.folder / "evidence", {})
     [problem] = broken(made)
-    assert "no row of the journal seals it" in problem
+    assert problem.endswith("tagmanifest-sha256.txt: no command wrote it")
 
 
 @pytest.mark.parametrize(("table", "number"), [("steps", 3), ("findings", 3), ("verdicts", 1)])
@@ -318,10 +319,11 @@ def test_a_manifest_cannot_lead_out_of_the_evidence(incident: Incident, tmp_path
     digest = hashlib.sha256(b"s").hexdigest()
     with (incident.folder / "evidence" / "manifest-sha256.txt").open("a") as stream:
         stream.write(f"{digest}  ../../../../secret\n{digest}  link\n{digest}  {tmp_path}/secret\n")
-    changed, *problems = broken(incident)
+    changed, *problems, planted = broken(incident)
     assert "manifest-sha256.txt: changed" in changed
     assert len(problems) == 3
     assert all("leads out of evidence/" in problem for problem in problems)
+    assert planted.endswith("evidence/link: no command wrote it")
 
 
 def test_a_missing_or_damaged_manifest_is_named(incident: Incident) -> None:

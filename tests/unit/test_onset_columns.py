@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,7 +101,10 @@ def test_columns_and_records_give_the_same_onset(lines: list[str], tmp_path_fact
     by_record = from_records(by_column)
     assert by_record.steps == by_column.steps
     assert as_text(find_onset(by_column)) == as_text(find_onset(by_record))
-    for point in find_onset(by_column).points:
+    onset = find_onset(by_column)
+    if onset.attempt is not None:  # its points are those of the run as it was then
+        by_record = by_record.until(onset.attempt)
+    for point in onset.points:
         shown = (point.loss, point.grad_norm, point.update_norm, point.lr)
         metrics = ("loss/mean", "grad/norm", "update/norm", "lr")
         expected = tuple(value_by_hand(by_record, point.step, metric) for metric in metrics)
@@ -121,9 +125,10 @@ def test_rows_by_hand_raise_the_same_alarms(lines: list[str], tmp_path_factory) 
     by_row = {(alarm.step, alarm.signal) for row in rows for alarm in judge.feed(row).alarms}
     for signal in ("loss", "grad_norm"):
         values = [getattr(row, signal) for row in rows]
-        is_ever_number = any(value is not None and not math.isnan(value) for value in values)
-        if is_ever_number:  # the desk takes nothing but NaN for a value that is never recorded
-            by_array = {a.step for a in find_onset(telemetry).alarms if a.signal == signal}
+        if any(value is not None for value in values):
+            onset = find_onset(telemetry)
+            alarms = onset.alarms if onset.attempt is None else ()
+            by_array = {alarm.step for alarm in alarms if alarm.signal == signal}
             assert by_array == {step for step, name in by_row if name == signal}
 
 
@@ -177,3 +182,10 @@ def test_a_log_makes_no_record_before_one_is_asked_for(tmp_path: Path) -> None:
     assert len(segment.steps) == 100
     assert segment.steps[80] is segment.steps[80]
     assert [record.step for record in segment.steps[78:81]] == [78, 79, 80]
+
+
+@pytest.mark.parametrize("key", ["loss", "grad_norm"])
+def test_a_run_that_is_nan_from_its_first_row_has_its_onset_there(key: str, tmp_path: Path) -> None:
+    lines = [json.dumps({"step": n, "lr": 0.1, key: math.nan}) for n in range(3, 30)]
+    onset = find_onset(telemetry_of(lines, tmp_path))
+    assert (onset.step, "is not a finite number" in onset.reason) == (3, True)

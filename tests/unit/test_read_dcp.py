@@ -440,3 +440,25 @@ def test_bytes_behind_the_metadata_are_damage(plain: Path) -> None:
     with (plain / ".metadata").open("ab") as stream:
         stream.write(b"more")
     assert "4 bytes follow its pickle" in problems(plain)
+
+
+def test_only_a_key_with_tensor_metadata_owns_entries_of_the_optimizer(tmp_path: Path) -> None:
+    counter = Made(name="torch.distributed.checkpoint.metadata.BytesStorageMetadata", state={})
+    held = {
+        "step": counter,
+        "total": counter,
+        "iteration": tensor(size(0), [], "torch.int64"),
+        "w": tensor(size(0), []),
+        "optimizer.state.0.step": tensor(size(0), []),
+        "optimizer.state.0.total": tensor(size(0), []),
+        "optimizer.state.w.exp_avg": tensor(size(0), []),
+    }
+    (tmp_path / ".metadata").write_bytes(metadata(held, {}))
+    tensors = {one.name: (one.role, one.parameter) for one in layout.read(tmp_path).tensors}
+    assert tensors == {
+        "iteration": ("other", ""),
+        "w": ("parameter", ""),
+        "optimizer.state.0.step": ("optimizer", ""),
+        "optimizer.state.0.total": ("optimizer", ""),
+        "optimizer.state.w.exp_avg": ("optimizer", "w"),
+    }

@@ -263,3 +263,27 @@ def test_a_folder_without_dumps_is_said(tmp_path):
         first_disagreement(tmp_path)
     with pytest.raises(EvidenceError, match="cannot be listed"):
         first_disagreement(tmp_path / "absent")
+
+
+def test_a_dump_of_lists_that_hold_2_to_the_60_items_is_told_by_their_type(tmp_path):
+    shared: list = [[]]
+    for _ in range(60):
+        shared.append([shared[-1], shared[-1]])
+    bomb = shared[-1]
+    entry = {
+        "process_group": [bomb, bomb],
+        "collective_seq_id": 1,
+        "state": bomb,
+        "profiling_name": bomb,
+        "input_sizes": bomb,
+        "frames": [{"filename": bomb, "name": bomb}],
+    }
+    path = tmp_path / "trace_rank_0"
+    path.write_bytes(
+        pickle.dumps(
+            {"version": bomb, "entries": [entry], "pg_config": {"a": bomb}, "pg_status": bomb}
+        )
+    )
+    facts = flight_recorder.read(path)
+    assert facts.identity["version"] == "<list>"
+    assert facts.events[0].sentence.startswith("collective 1 of group <list> (<list>), <list> ")

@@ -226,7 +226,13 @@ def test_steps_that_loss_scaling_skipped_are_no_disagreement(copy):
     folder = copy(ONE, "checkpoint-6")
     state = json.loads((folder / "trainer_state.json").read_text())
     (folder / "trainer_state.json").write_text(json.dumps({**state, "global_step": 6}))
-    assert not hf_trainer.read(folder).steps_agree
+    without_scaler = hf_trainer.read(folder)
+    assert without_scaler.steps_agree
+    assert without_scaler.complete
+    assert any(
+        "2 of 6 steps were skipped as loss scaling skips them; there is no scaler.pt" in note
+        for note in without_scaler.notes
+    )
     torch.save({"scale": 1024.0, "growth_factor": 2.0, "_growth_tracker": 4}, folder / "scaler.pt")
     facts = hf_trainer.read(folder)
     assert facts.steps_agree
@@ -236,6 +242,16 @@ def test_steps_that_loss_scaling_skipped_are_no_disagreement(copy):
         "loss scaling" in facts.notes
     )
     assert field(facts, "scaler").values["scale"] == "1024.0"
+
+
+def test_bf16_skips_no_step_so_an_optimizer_behind_the_trainer_is_of_another_moment(copy):
+    folder = copy(ONE, "checkpoint-6")
+    state = json.loads((folder / "trainer_state.json").read_text())
+    (folder / "trainer_state.json").write_text(json.dumps({**state, "global_step": 6}))
+    arguments = torch.load(folder / "training_args.bin", weights_only=False)
+    arguments.bf16 = True
+    torch.save(arguments, folder / "training_args.bin")
+    assert not hf_trainer.read(folder).steps_agree
 
 
 def test_a_history_that_ends_before_the_step_is_just_not_logged_yet(copy):

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.readers.checkpoints.files.torch_values import TensorRef
 from spiketriage.readers.checkpoints.files.torch_zip import data_record, extents, read_torch_file
-from spiketriage.readers.pickles import walk
+from spiketriage.readers.inert import walk
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "torch_save"
 ODD = FIXTURES / "odd.pt"
@@ -222,6 +222,18 @@ def test_records_of_one_name_are_told(tmp_path):
         archive.writestr("a/data.pkl", pickle.dumps({"x": 2}, 2))
     file = read_torch_file(path)
     assert "expected one record of that name, found two" in file.problems[0]
+
+
+def test_records_that_torch_takes_for_one_are_told(tmp_path):
+    """Torch looks a record up without regard to case."""
+    path = tmp_path / "case.pt"
+    with zipfile.ZipFile(ODD) as source, zipfile.ZipFile(path, "w") as changed:
+        for info in source.infolist():
+            changed.writestr(info.filename, source.read(info))
+        first = next(name for name in source.namelist() if name.endswith("/data/0"))
+        changed.writestr(first.replace("/data/", "/DATA/"), source.read(first))
+    (problem,) = read_torch_file(path).problems
+    assert "/DATA/0: expected one record of that name, found two" in problem
 
 
 def test_overlapping_records_are_told(tmp_path):

@@ -16,8 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from spiketriage.train.worker import hold_leash
-
 
 def load_hook(path: Path) -> ModuleType:
     """The module at `path`."""
@@ -50,7 +48,6 @@ def bend(trainer_class: Any, fate: dict[str, Any], hook: ModuleType | None) -> N
 
 def start() -> None:
     """Run the deployed trainer's own `main`."""
-    hold_leash()
     here = Path(__file__).resolve().parent
     fate = json.loads((here / "fate.json").read_text(encoding="utf-8"))
     sys.path.insert(0, fate["code"])

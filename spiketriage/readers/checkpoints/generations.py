@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -17,8 +17,10 @@ from spiketriage.nouns.checkpoint import CheckpointFacts, Damage, GenerationFact
 from spiketriage.nouns.file import StoredFile
 from spiketriage.readers.checkpoints import native
 from spiketriage.readers.checkpoints.building.folder import some
+from spiketriage.readers.checkpoints.comparison import Measured, differences
 from spiketriage.readers.discover import CONVINCED, Claim, claims_on, discover
 from spiketriage.readers.look import look
+from spiketriage.readers.scan.moments import moment_oddities
 from spiketriage.readers.scan.oddities import nonfinite, oddities, suspicions
 from spiketriage.readers.scan.run import measure
 
@@ -45,11 +47,11 @@ def read_generations(
     for path in children:
         if _is_ours(path):
             generations.append(native.read_generation(path, verify=verify, executor=executor))
-    if not generations:
-        claims = discover(folder, wanted=lambda claim: claim.kind == "checkpoint").claims
-        for claim in claims:
-            generations.append(_read(claim, folder, verify=verify, executor=executor))
-    return _by_step(generations)
+    if generations:
+        return _by_step(generations)
+    claims = discover(folder, wanted=lambda claim: claim.kind == "checkpoint").claims
+    readings = [_read(claim, folder, verify=verify, executor=executor) for claim in claims]
+    return _by_step(_compared(readings))
 
 
 def read_generation(
@@ -65,16 +67,40 @@ def read_generation(
         return _unreadable(folder, path, "", error.message)
     if claim is None:
         return _unreadable(folder, path, "", f"{path}: is no checkpoint of a known layout any more")
-    return _read(claim, folder, verify=verify, executor=executor)
+    return _read(claim, folder, verify=verify, executor=executor).generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """A checkpoint of somebody else, and its counts where its bytes were read."""
+
+    generation: GenerationFacts
+    measured: Measured | None = None
+
+
+def _compared(readings: Iterable[_Reading]) -> Iterator[GenerationFacts]:
+    """Each generation, with what cannot have become of the one before it in its folder."""
+    before: dict[Path, Measured] = {}
+    for reading in sorted(readings, key=lambda reading: _order(reading.generation)):
+        generation, measured = reading.generation, reading.measured
+        if measured is None or not generation.complete:
+            yield generation
+            continue
+        earlier = before.get(generation.path.parent)
+        if earlier is not None and earlier.facts.layout == generation.layout:
+            odd = tuple(differences(earlier, measured))
+            generation = replace(generation, odd=(*generation.odd, *odd))
+        before[generation.path.parent] = measured
+        yield generation
 
 
 def _by_step(generations: Iterable[GenerationFacts]) -> tuple[GenerationFacts, ...]:
     """In order of step and name; those whose step is not known come first."""
+    return tuple(sorted(generations, key=_order))
 
-    def order(facts: GenerationFacts) -> tuple[int, str]:
-        return (-1 if facts.step is None else facts.step, facts.name)
 
-    return tuple(sorted(generations, key=order))
+def _order(facts: GenerationFacts) -> tuple[int, str]:
+    return (-1 if facts.step is None else facts.step, facts.name)
 
 
 def _is_ours(path: Path) -> bool:
@@ -93,20 +119,22 @@ def _claim(path: Path) -> Claim | None:
     return None
 
 
-def _read(
-    claim: Claim, folder: Path, *, verify: bool, executor: Executor | None
-) -> GenerationFacts:
+def _read(claim: Claim, folder: Path, *, verify: bool, executor: Executor | None) -> _Reading:
     layout = cast("Layout", claim.format)
     try:
         facts = layout.read(claim.path)
     except EvidenceError as error:
-        return _unreadable(folder, claim.path, layout.NAME, error.message)
+        return _Reading(generation=_unreadable(folder, claim.path, layout.NAME, error.message))
     if claim.path == folder:
         facts = replace(facts, files=_named_files(facts))
     measured = Measurement(files=(), stats={}, damage=(), problems=())
-    if verify:
-        measured = measure(facts, is_full=True, executor=executor)
-    return _generation(folder, facts, measured)
+    if not verify:
+        return _Reading(generation=_generation(folder, facts, measured))
+    measured = measure(facts, is_full=True, executor=executor)
+    return _Reading(
+        generation=_generation(folder, facts, measured),
+        measured=Measured(facts=facts, measurement=measured),
+    )
 
 
 def _named_files(facts: CheckpointFacts) -> tuple[StoredFile, ...]:
@@ -136,7 +164,7 @@ def _generation(folder: Path, facts: CheckpointFacts, measured: Measurement) -> 
         stated_steps={stated.source: stated.step for stated in facts.stated_steps},
         world_size=facts.world_size,
         interrupted=facts.interrupted,
-        odd=tuple(oddities(facts.tensors, measured)),
+        odd=(*oddities(facts.tensors, measured), *moment_oddities(facts, measured)),
         notes=(*facts.notes, *suspicions(facts.tensors, measured)),
     )
 

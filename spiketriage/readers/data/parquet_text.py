@@ -17,6 +17,7 @@ from spiketriage.nouns.data import DataFacts
 from spiketriage.nouns.series import Integers
 from spiketriage.readers.data import disk
 from spiketriage.readers.data.text_fields import FIELDS, TOKEN_FIELDS, tokens_of
+from spiketriage.readers.limited import limited
 from spiketriage.readers.look import Look, look_at_file
 
 NAME = "parquet-text"
@@ -115,15 +116,7 @@ def stored(path: Path, number: int, /, *, eos: int | None = None) -> disk.Stored
     where = disk.place(path, [_num_rows(part) for part in parts], number)
     part = parts[where.part]
     name = _column(part)
-    with _opened(part) as file:
-        group, number_in_group = _group_of(file, where.number)
-        value = _value(file, group, number_in_group, name)
-        span = _span(file, group)
-    tokens = tokens_of({name: value})
-    if tokens is None:
-        raise CorruptFileError(
-            part, f"row {where.number}", expected=f"a value in {name}", seen=type(value).__name__
-        )
+    tokens, span = _row(part, where.number, name)
     if len(tokens) > disk.MAX_DOCUMENT_BYTES:
         expected = f"at most {disk.MAX_DOCUMENT_BYTES} bytes or ids"
         raise CorruptFileError(part, f"row {where.number}", expected=expected, seen=len(tokens))
@@ -190,6 +183,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 @disk.once_a_file
+@limited
 def _num_rows(path: Path) -> int:
     with _opened(path) as file:
         groups = []
@@ -204,6 +198,7 @@ def _num_rows(path: Path) -> int:
 
 
 @disk.once_a_file
+@limited
 def _column(path: Path) -> str:
     with _opened(path) as file:
         names = list(file.schema_arrow.names)
@@ -212,6 +207,21 @@ def _column(path: Path) -> str:
             return name
     seen = ", ".join(names[:8])
     raise CorruptFileError(path, "columns", expected=f"one of {', '.join(FIELDS)}", seen=seen)
+
+
+@limited
+def _row(path: Path, number: int, name: str) -> tuple[Integers, range]:
+    """The bytes or ids of a row, and the bytes of the file in which its row group lies."""
+    with _opened(path) as file:
+        group, number_in_group = _group_of(file, number)
+        value = _value(file, group, number_in_group, name)
+        span = _span(file, group)
+    tokens = tokens_of({name: value})
+    if tokens is None:
+        raise CorruptFileError(
+            path, f"row {number}", expected=f"a value in {name}", seen=type(value).__name__
+        )
+    return tokens, span
 
 
 def _group_of(file: Any, number: int) -> tuple[int, int]:

@@ -20,9 +20,11 @@ from spiketriage.nouns.telemetry import Event, EventFacts
 from spiketriage.readers.events.evidence_file import file_bytes
 from spiketriage.readers.events.text_lines import EventList, short
 from spiketriage.readers.events.untyped import mapping, sequence, whole
+from spiketriage.readers.inert import plain_text
 from spiketriage.readers.json_file import parse_object
+from spiketriage.readers.limited import limited
 from spiketriage.readers.look import Look
-from spiketriage.readers.pickles import load
+from spiketriage.readers.pickles import load_here
 
 NAME = "flight-recorder"
 TELLS = (
@@ -81,6 +83,7 @@ def rank_of(path: Path) -> int | None:
     return int(match[1])
 
 
+@limited
 def read_dump(path: Path) -> Dump:
     """One dump in either variant.
 
@@ -115,7 +118,7 @@ def read_dump(path: Path) -> Dump:
     return Dump(
         path=path,
         rank=rank_of(path),
-        version=str(content["version"])[:40],
+        version=plain_text(content["version"])[:40],
         calls=tuple(calls),
         ranks=_members(mapping(content.get("pg_config"))),
         enqueued=_enqueued(mapping(content.get("pg_status"))),
@@ -124,7 +127,7 @@ def read_dump(path: Path) -> Dump:
 
 
 def _unpickled(path: Path, data: bytes) -> Mapping[Any, Any]:
-    dump = load(data, where=path)
+    dump = load_here(data, where=path)
     if dump.globals:
         raise CorruptFileError(
             path,
@@ -138,7 +141,7 @@ def _unpickled(path: Path, data: bytes) -> Mapping[Any, Any]:
 
 
 def _keys(content: Mapping[Any, Any]) -> str:
-    return ", ".join(str(key)[:40] for key in list(content)[:8]) or "none"
+    return ", ".join(plain_text(key)[:40] for key in list(content)[:8]) or "none"
 
 
 def _call(entry: Mapping[Any, Any]) -> Call | None:
@@ -146,13 +149,15 @@ def _call(entry: Mapping[Any, Any]) -> Call | None:
     sequence_number = whole(entry.get("collective_seq_id"))
     if entry.get("is_p2p") is True or not group or sequence_number is None:
         return None
-    created_ns, state = whole(entry.get("time_created_ns")), str(entry.get("state"))[:40]
+    created_ns, state = whole(entry.get("time_created_ns")), plain_text(entry.get("state"))[:40]
     return Call(
-        group=intern(str(group[0])[:200]),  # 1,024 dumps of 2,000 entries repeat the same few texts
-        description=intern(str(group[1])[:200] if len(group) > 1 else ""),
+        group=intern(
+            plain_text(group[0])[:200]
+        ),  # 1,024 dumps of 2,000 entries repeat the same few texts
+        description=intern(plain_text(group[1])[:200] if len(group) > 1 else ""),
         sequence=sequence_number,
         record=whole(entry.get("record_id")) or 0,
-        name=intern(str(entry.get("profiling_name"))[:200]),
+        name=intern(plain_text(entry.get("profiling_name"))[:200]),
         sizes=intern(_plain(entry.get("input_sizes"))),
         dtypes=intern(_plain(entry.get("input_dtypes"))),
         state=intern(state),
@@ -180,9 +185,9 @@ def _is_flat(value: object) -> bool:
 def _where(frames: object) -> str:
     """The first frame outside torch itself: the user's line."""
     for frame in map(mapping, sequence(frames)[:64]):
-        file = str(frame.get("filename", ""))[:300]
+        file = plain_text(frame.get("filename", ""))[:300]
         if file and "/torch/" not in file:
-            return f"{file}:{whole(frame.get('line'))} in {str(frame.get('name'))[:100]}"
+            return f"{file}:{whole(frame.get('line'))} in {plain_text(frame.get('name'))[:100]}"
     return ""
 
 
@@ -194,7 +199,7 @@ def _members(config: Mapping[Any, Any]) -> Mapping[str, tuple[int, ...]]:
         if not isinstance(ranks, str):
             ranks = _plain([ranks])
         if re.fullmatch(r"\[[\d, ]*\]", ranks):
-            name = str(mapping(group).get("name", key))[:200]
+            name = plain_text(mapping(group).get("name", key))[:200]
             members[name] = tuple(map(int, re.findall(r"\d{1,9}", ranks)))
     return members
 
@@ -206,9 +211,9 @@ def _enqueued(status: Mapping[Any, Any]) -> Mapping[str, int]:
     """
     last: dict[str, int] = {}
     for key, group in list(status.items())[:MAX_GROUPS]:
-        written = str(mapping(group).get("last_enqueued_collective"))
+        written = plain_text(mapping(group).get("last_enqueued_collective"))
         if re.fullmatch(r"\d{1,18}", written):
-            last[str(key)[:200]] = int(written)
+            last[plain_text(key)[:200]] = int(written)
     return last
 
 

@@ -27,11 +27,18 @@ def read_events(folder: Path) -> Iterator[Event]:
 
 def _of_file(path: Path) -> Iterator[Event]:
     # a run without logs needs none of them
+    from spiketriage.readers.events import job_log  # noqa: PLC0415
     from spiketriage.readers.events.sources import SOURCES  # noqa: PLC0415
 
     try:
-        claimed = best(SOURCES, look(path))
-        if claimed is not None:
-            yield from claimed[0].read(path).events
+        seen = look(path)
+        claimed = best(SOURCES, seen)
+        if claimed is None:
+            return
+        events = claimed[0].read(path).events
+        # A log of one kind of lines may end with others; what both sources see is the same event.
+        if claimed[0].NAME != job_log.NAME and job_log.claims(seen) > 0:
+            events = (*events, *job_log.read(path).events)
+        yield from dict.fromkeys(events)
     except EvidenceError:
         return  # `freeze` and `inspect` say what is wrong with a file

@@ -1,4 +1,4 @@
-"""Reads a job's output for what its launcher, scheduler, NCCL and kernel left in it, in one pass.
+"""Reads a job's output for what trainer, launcher, scheduler, NCCL and kernel left there.
 
 This module never reads metrics: that is what the telemetry formats are for.
 """
@@ -8,20 +8,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from spiketriage.nouns.telemetry import EventFacts
-from spiketriage.readers.events import kernel_log, nccl_log, slurm, torchrun_error
+from spiketriage.readers.events import kernel_log, nccl_log, slurm, torchrun_error, trainer_lines
 from spiketriage.readers.events.text_lines import Scanner, TextLine, head_lines, scan
 from spiketriage.readers.look import Look
 
 NAME = "job-log"
 TELLS = (
-    "What NCCL, PyTorch's watchdog, torchrun, Slurm and the kernel wrote into a job's own output."
+    "Exceptions and last words of a trainer, and what NCCL, torchrun, Slurm and the kernel wrote "
+    "into a job's own output."
 )
 CANNOT = "Whose line is whose, where a launcher mixed processes without a prefix."
 _SUFFIXES = (".log", ".out", ".err", ".txt")
 
 
 def claims(look: Look, /) -> float:
-    """Convinced by a line of a launcher, scheduler or driver among others.
+    """Convinced by a line of a trainer that gave up, a launcher, scheduler or driver among others.
 
     Else any text could be a job's output.
     """
@@ -52,4 +53,5 @@ def _scanners(source: str) -> tuple[Scanner, ...]:
         *torchrun_error.scanners(),
         *slurm.scanners(),
         *kernel_log.scanners(source),
+        *trainer_lines.scanners(),
     )

@@ -17,9 +17,10 @@ from spiketriage.readers.events.xid import FIRST_NVLINK5, LAST_NVLINK5, RECOVERY
 _XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({ADDRESS})\): ([0-9]+),?\s*(.*)", re.S)
 _PROCESS = re.compile(r"pid='?(?:<?unknown>?|(\d+))'?, (?:name=([^,]*), ?)?")
 _NVLINK5 = re.compile(
-    r"(?P<unit>[A-Z_0-9]+(?:/[A-Z_0-9]+)?)\s+(?P<fatal>Fatal|Non-?fatal)\s+XC\d+\s+i\d+"
-    r"\s+Link\s+(?P<link>-?\d+)"
-    r"\s+\((?P<words>0x[0-9a-fA-F]+(?: 0x[0-9a-fA-F]+)*)"
+    r"(?P<unit>[A-Z_0-9]{1,40}(?:/[A-Z_0-9]{1,40})?)\s{1,9}(?P<fatal>Fatal|Non-?fatal)"
+    r"\s{1,9}XC\d{1,9}\s{1,9}i\d{1,9}"
+    r"\s{1,9}Link\s{1,9}(?P<link>-?\d{1,9})"
+    r"\s{1,9}\((?P<words>0x[0-9a-fA-F]{1,16}(?: 0x[0-9a-fA-F]{1,16}){0,31})"
 )
 _RECOVERY = re.compile(r"to 0x[0-9a-fA-F]+ \(([^)]*)\)")
 _ACTIONS: Mapping[str, Severity] = {"None": "info", "Drain P2P": "error"}
@@ -29,7 +30,7 @@ _RESET = re.compile(rf"GPU at (?:PCI:)?({ADDRESS}) .*likely needs to be reset")
 _KILLED = re.compile(r"[Oo]ut of memory: Kill(?:ed)? process (\d+),?(?: UID \d+,?)? \(([^)]*)\)")
 _REAPED = re.compile(r"oom_reaper: reaped process (\d+) \(([^)]*)\)")
 _OOM = re.compile(r"oom-kill:constraint=(\w+)")
-_OOM_TASK = re.compile(r"task=([^,]*),pid=(\d+)")
+_OOM_TASK = re.compile(r"task=([^,]{0,64}),pid=(\d+)")
 _SEGFAULT = re.compile(
     r"(.{0,32}?)\[(\d+)\]: segfault at (\S+) ip \S+ sp \S+ error \S+(?: in ([^\[\s]+))?"
 )

@@ -10,13 +10,13 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
-_LEVEL = re.compile(r"\s*(?:kern|user|daemon|syslog|auth|local\d)\s*:\s*\w+\s*:\s*")
+_LEVEL = re.compile(r"\A\s*(?:kern|user|daemon|syslog|auth|local\d)\s*:\s*\w+\s*:\s*")
 _BRACKET = re.compile(
     r"\[\s*(\d{1,10}\.\d{1,9}|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\]\s?"
 )
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)\s")
 _SYSLOG = re.compile(r"([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)\s")
-_ORIGIN = re.compile(r"(\S{1,255})\s+kernel:\s?")
+_ORIGIN = re.compile(r"\A(\S{1,255})\s+kernel:\s?")
 JOURNAL_MARK = '"__REALTIME_TIMESTAMP"'
 
 

@@ -19,10 +19,10 @@ NAME = "nvidia-smi-nvlink"
 TELLS = "State and speed of every NVLink of every GPU, and its error counters where -e was used."
 CANNOT = "When a link went down, and what is at its other end."
 MAX_GPUS = 4096
-_GPU = re.compile(r"\s*GPU (\d{1,6}): (.{0,200}?) ?\(UUID: ([^)]{1,64})\)")
-_LINK = re.compile(r"\s*Link (\d{1,4}): (.{1,100})$")
+_GPU = re.compile(r"\A\s*GPU (\d{1,6}): (.{0,200}?) ?\(UUID: ([^)]{1,64})\)")
+_LINK = re.compile(r"\A\s*Link (\d{1,4}): (.{1,100})$")
 _SPEED = re.compile(r"([\d.]{1,12}) GB/s$")
-_ERRORS = re.compile(r"([A-Za-z ]*Errors?[A-Za-z ]*): (\S{1,40})$")
+_ERRORS = re.compile(r"\A([A-Za-z ]{0,60}Errors?[A-Za-z ]{0,60}): (\S{1,40})$")
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from spiketriage.readers.events import (
     nvidia_smi,
     nvidia_smi_nvlink,
     slurm,
+    tensor_hashes,
     torchrun_error,
 )
 from spiketriage.readers.look import Format
@@ -39,6 +40,7 @@ SOURCES: tuple[EventSource, ...] = cast(
     "tuple[EventSource, ...]",
     (
         flight_recorder,
+        tensor_hashes,
         nvidia_smi,
         nvidia_smi_nvlink,
         fabric_manager,

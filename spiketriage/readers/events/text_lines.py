@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from spiketriage.errors import EvidenceError
+from spiketriage.foreign_text import printable
 from spiketriage.nouns.telemetry import Event, EventFacts
 from spiketriage.readers.look import Look, look_at_file
 
@@ -189,7 +190,7 @@ def integer(text: str | None) -> int | None:
 
 def short(text: str) -> str:
     """`text` on one line, cut where a sentence would become unreadable."""
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     if len(line) <= MAX_TEXT:
         return line
     return f"{line[:MAX_TEXT]}…"

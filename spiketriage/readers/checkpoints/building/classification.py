@@ -25,7 +25,7 @@ from spiketriage.readers.checkpoints.building.state_tree import (
 )
 from spiketriage.readers.checkpoints.files.torch_values import TensorRef
 from spiketriage.readers.checkpoints.files.torch_zip import TorchFile
-from spiketriage.readers.pickles import key_text
+from spiketriage.readers.inert import plain_text
 
 MODEL_KEYS = frozenset(
     {"model", "state_dict", "model_state_dict", "module", "model_state", "net", "network"}
@@ -51,7 +51,7 @@ def add_classified(
         return
     # Parameters first: the optimizer's keys are matched with them.
     for key, item in sorted(value.items(), key=lambda pair: pair[0] not in MODEL_KEYS):
-        _add_entry(builder, key_text(key), item, source, kinds)
+        _add_entry(builder, plain_text(key), item, source, kinds)
     add_steps(builder, value, source)
     add_scalars(builder, value, source)
 
@@ -61,7 +61,7 @@ def add_scalars(builder: CheckpointBuilder, value: Mapping[Any, Any], source: So
     flat = {}
     for key, item in value.items():
         if scalar_text(item, source.contents) is not None:
-            flat[key_text(key)] = item
+            flat[plain_text(key)] = item
     if flat:
         add_field(builder, "progress", "progress", flat, source)
 
@@ -100,6 +100,6 @@ def _is_loose_parameter(key: str, item: Any) -> bool:
 
 def _is_state_dict(value: Mapping[Any, Any]) -> bool:
     for key, item in value.items():
-        if not isinstance(item, TensorRef) and "_extra_state" not in key_text(key):
+        if not isinstance(item, TensorRef) and "_extra_state" not in plain_text(key):
             return False
     return True

@@ -20,13 +20,16 @@ STATE_NAMES = frozenset(
         *("fp32_param", "param", "master_param", "fp32_from_fp16_params"),
     )
 )
-_OPTIMIZER = re.compile(r"(?:.*?[./])??(?:chained_\d+\.)?optim(?:izers?)?(?:_?states?)?(?:_\d+)?\.")
-_STATE = re.compile(r"(?:[^.]+\.)??state\.(.+)\Z", re.DOTALL)
+_OPTIMIZER = re.compile(
+    r"\A(?:.*?[./])??(?:chained_\d+\.)?optim(?:izers?)?(?:_?states?)?(?:_\d+)?\."
+)
+_STATE = re.compile(r"(?:[^.]{1,500}\.)??state\.(.+)\Z", re.DOTALL)
 _OTHER = re.compile(
-    r"(?:.*[./])?(?:lr_schedulers?|schedulers?|train_state|dataloader\w*|data_loader|dataset_state"
+    r"\A(?:.*[./])?(?:lr_schedulers?|schedulers?|train_state|dataloader\w*|data_loader|dataset_state"
     r"|rng\w*|random_states?\w*|grad_scaler|loss_scaler|scaler)(?:[./].*)?\Z",
     re.DOTALL,
 )
+_COUNTER = re.compile(r"\A(?:global_?step|step|iteration|epoch|(?:samples|tokens)_seen)\Z")
 # the first that is found in a key says what it is
 _PATTERNS: Mapping[FieldKind, str] = {
     "fp8": r"(?:^|[./])_extra_state\d*(?:[./]|$)|fp8",
@@ -62,7 +65,7 @@ def owner(key: str, parameters: Collection[str]) -> Owner:
     """
     prefix = _OPTIMIZER.match(key)
     if prefix is None:
-        if _OTHER.match(key) or "_extra_state" in key:
+        if _OTHER.match(key) or _COUNTER.match(key) or "_extra_state" in key:
             return Owner(role="other")
         return Owner(role="parameter")
     inner = _STATE.match(key, prefix.end())

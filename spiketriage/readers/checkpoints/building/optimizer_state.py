@@ -19,8 +19,8 @@ from spiketriage.readers.checkpoints.building.state_tree import (
     is_step,
 )
 from spiketriage.readers.checkpoints.files.torch_values import TensorRef
+from spiketriage.readers.inert import attribute, plain_text
 from spiketriage.readers.json_file import is_count
-from spiketriage.readers.pickles import attribute, key_text
 
 _MAX_STEPS_READ = 10_000  # a step for each parameter; they are alike, so the first ones will do
 _SHOWN_STEPS = 3
@@ -78,8 +78,8 @@ def add_optimizer(
         if isinstance(key, int):
             owner = owners.get(key, "")
         else:
-            owner = key_text(key)
-        name = f"{prefix}.state.{owner or key_text(key)}"
+            owner = plain_text(key)
+        name = f"{prefix}.state.{owner or plain_text(key)}"
         add_tensors(builder, item, source, "optimizer", name, parameter=owner, suffix=suffix)
     if groups is not None:
         add_field(builder, "config", f"{prefix}.param_groups", groups, source)
@@ -173,7 +173,7 @@ def _add_steps_of_state(
             break
         step = contents.scalar(attribute(item, "step"))
         if is_step(step):
-            keys.setdefault(int(step or 0), key_text(key))
+            keys.setdefault(int(step or 0), plain_text(key))
     if keys:
         builder.steps.append(StatedStep(source=f"{source.label}: {prefix} step", step=max(keys)))
     if len(keys) > 1:

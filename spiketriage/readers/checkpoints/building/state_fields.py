@@ -21,11 +21,12 @@ import xxhash
 from spiketriage.digests import open_regular
 from spiketriage.nouns.checkpoint import FieldFacts, FieldKind
 from spiketriage.readers.checkpoints.files.torch_values import TensorRef
-from spiketriage.readers.pickles import Stub, walk
+from spiketriage.readers.inert import MAX_NODES, Stub, walk
 
 SMALL_BYTES = 1 << 20
 MAX_VALUES = 500
 MAX_TEXT = 200
+MAX_DIGESTED_BYTES = 1 << 30
 _LONG = 1000
 _MAX_ARGUMENTS = 8  # calls within calls
 _NUMBERS = {
@@ -77,20 +78,34 @@ class Contents:
         return number
 
 
+@dataclass(slots=True)
+class _Budget:
+    """What a digest may still take, however often the value holds the same thing."""
+
+    num_leaves: int = MAX_NODES
+    num_bytes: int = MAX_DIGESTED_BYTES
+
+
 def digest(value: Any, contents: Contents | None = None) -> str:
     """Hex XXH3-128 of every leaf with its path and type, in stored order.
 
-    A large tensor counts by dtype and shape. What lies beyond `pickles.MAX_NODES` leaves does not
-    count; a long list of integers is one leaf.
+    A large tensor counts by dtype and shape. What lies beyond `MAX_NODES` leaves or
+    `MAX_DIGESTED_BYTES` does not count; a long list of integers is one leaf.
     """
-    return _digest(value, contents, 0)
+    return _digest(value, contents, 0, _Budget())
 
 
-def _digest(value: Any, contents: Contents | None, depth: int) -> str:
+def _digest(value: Any, contents: Contents | None, depth: int, budget: _Budget) -> str:
     state = xxhash.xxh3_128()
     for leaf in walk(value, whole=_is_run):
+        if budget.num_leaves <= 0 or budget.num_bytes <= 0:
+            state.update(b"...")
+            break
+        encoded = _canonical(leaf.value, contents, depth, budget)
+        budget.num_leaves -= 1
+        budget.num_bytes -= len(encoded)
         state.update("\0".join((*leaf.path, "")).encode("utf-8", "surrogatepass"))
-        state.update(_canonical(leaf.value, contents, depth))
+        state.update(encoded)
         state.update(b"\n")
     return state.hexdigest()
 
@@ -148,10 +163,10 @@ def _is_run(value: Any) -> bool:
     return set(map(type, value)) == {int}
 
 
-def _canonical(value: Any, contents: Contents | None, depth: int) -> bytes:
+def _canonical(value: Any, contents: Contents | None, depth: int, budget: _Budget) -> bytes:
     """One leaf in bytes, so that equal values have equal bytes, in every process."""
     kind = type(value).__name__.encode()
-    if depth > _MAX_ARGUMENTS:
+    if depth > _MAX_ARGUMENTS or budget.num_leaves <= 0:
         return b"..."
     if isinstance(value, TensorRef):
         data = contents.bytes_of(value) if contents is not None else None
@@ -170,11 +185,12 @@ def _canonical(value: Any, contents: Contents | None, depth: int) -> bytes:
         except OverflowError:
             return kind + b" " + " ".join(map(hex, value)).encode()
     if isinstance(value, (set, frozenset)):
-        items = sorted(_canonical(item, contents, depth + 1) for item in value)
+        budget.num_leaves -= len(value)
+        items = sorted(_canonical(item, contents, depth + 1, budget) for item in value)
         return kind + b" " + b"\0".join(items)
     if isinstance(value, Stub):
         name = value.qualified.encode("utf-8", "surrogatepass")
-        return name + b"(" + _digest(value.args, contents, depth + 1).encode() + b")"
+        return name + b"(" + _digest(value.args, contents, depth + 1, budget).encode() + b")"
     if isinstance(value, type) and issubclass(value, Stub):
         return value.qualified.encode("utf-8", "surrogatepass")
     return kind

@@ -43,8 +43,8 @@ from spiketriage.readers.checkpoints.building.folder import read_small, sentence
 from spiketriage.readers.checkpoints.building.state_fields import Contents
 from spiketriage.readers.checkpoints.files.torch_values import TensorRef
 from spiketriage.readers.checkpoints.files.torch_zip import TorchFile, ZipRecord, extents
+from spiketriage.readers.inert import Stub, attribute, walk
 from spiketriage.readers.json_file import is_count, parse_object
-from spiketriage.readers.pickles import Stub, attribute, walk
 
 STEP_KEYS = (
     "global_step",

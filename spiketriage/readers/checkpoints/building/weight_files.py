@@ -20,7 +20,7 @@ from spiketriage.readers.checkpoints.files.torch_zip import read_torch_file
 from spiketriage.readers.json_file import is_inside
 from spiketriage.readers.look import look, refuse_pointer
 
-_NUMBERED = re.compile(r"(.+)-(\d{5,9})-of-(\d{5,9})(\.\w+)\Z")
+_NUMBERED = re.compile(r"\A(.+)-(\d{5,9})-of-(\d{5,9})(\.\w+)\Z")
 
 
 def add_weights(builder: CheckpointBuilder, names: Iterable[str], indexes: Iterable[str]) -> None:

@@ -14,13 +14,14 @@ from typing import Any, TypeGuard
 
 from spiketriage.errors import CorruptFileError
 from spiketriage.nouns.checkpoint import Chunk, TensorFacts
-from spiketriage.readers import pickles
+from spiketriage.readers import inert, pickles
 from spiketriage.readers.checkpoints.building import tiling
 from spiketriage.readers.checkpoints.building.folder import some
 from spiketriage.readers.checkpoints.building.optimizer_names import owner
 from spiketriage.readers.checkpoints.files.torch_dtypes import dtype_of
+from spiketriage.readers.inert import Stub
 from spiketriage.readers.json_file import is_inside
-from spiketriage.readers.pickles import Stub
+from spiketriage.readers.limited import limited
 
 MAX_POSITION = 1 << 62
 MAX_PROBLEMS = 100
@@ -119,6 +120,7 @@ class _Reader:
         return self.files.setdefault(str(path), f"{self.under}{path}")
 
 
+@limited
 def parse(data: bytes, *, where: object, under: str = "") -> Metadata:
     """The metadata in `data`, which came from `where`.
 
@@ -143,7 +145,7 @@ def _collector_off() -> Iterator[None]:
 
 
 def _parse(data: bytes, where: object, under: str) -> Metadata:
-    loaded = pickles.load(data, where=where)
+    loaded = pickles.load_here(data, where=where)
     state = loaded.value.state if _is(loaded.value, "Metadata") else None
     described = state.get("state_dict_metadata") if isinstance(state, dict) else None
     if not isinstance(state, dict) or not isinstance(described, dict):
@@ -152,7 +154,7 @@ def _parse(data: bytes, where: object, under: str) -> Metadata:
         )
     reader = _Reader(where=where, under=under)
     reader.metadata.globals = loaded.globals
-    reader.metadata.version = str(state.get("version") or "")[:40]
+    reader.metadata.version = inert.plain_text(state.get("version") or "")[:40]
     harmful = list(filter(_is_harmful, loaded.globals))
     if harmful:
         reader.wrong(
@@ -222,7 +224,7 @@ def _places(reader: _Reader, storage: object) -> dict[Any, Mapping[str, Any]]:
 
 
 def _named(index: object) -> str:
-    fqn, offset = pickles.attribute(index, "fqn"), pickles.attribute(index, "offset")
+    fqn, offset = inert.attribute(index, "fqn"), inert.attribute(index, "offset")
     text = str(fqn)[:_SHOWN_BITS] if _is_text(fqn) else "an entry"
     if offset and _are_counts(offset):
         return f"{text} at {list(offset)}"
@@ -233,12 +235,15 @@ def _take(
     reader: _Reader, described: Mapping[str, object], places: Mapping[Any, Mapping[str, Any]]
 ) -> None:
     """Take every object and every tensor that is described, at the place of each."""
-    owners = {key: owner(key, ()) for key in described}
-    parameters = {key for key, guess in owners.items() if guess.role == "parameter"}
+    tensors = {}
     for key, value in described.items():
         if _is(value, "BytesStorageMetadata"):
             _take_object(reader, key, places)
-            continue
+        else:
+            tensors[key] = value
+    owners = {key: owner(key, ()) for key in tensors}
+    parameters = {key for key, guess in owners.items() if guess.role == "parameter"}
+    for key, value in tensors.items():
         own = owners[key]
         if own.role == "optimizer":
             own = owner(key, parameters)

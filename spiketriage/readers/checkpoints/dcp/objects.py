@@ -34,7 +34,7 @@ MAX_BYTES = 1 << 30
 MAX_STEP_TENSORS = 4096
 _SHOWN_STEPS = 3
 _STEP = re.compile(
-    r"(?:.*[./])?(?:step|global_step|iteration|last_epoch|timestamp(?:\.Timestamp)?\.batch)\Z",
+    r"\A(?:.*[./])?(?:step|global_step|iteration|last_epoch|timestamp(?:\.Timestamp)?\.batch)\Z",
     re.DOTALL,
 )
 _RANK = re.compile(r"rank[_.]?(\d{1,9})")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spiketriage.readers.pickles import Stub
+from spiketriage.readers.inert import Stub
 
 ITEM_BYTES: Mapping[str, int] = {
     **dict.fromkeys(("BOOL", "U8", "I8", "QU8", "QI8", "F4"), 1),

@@ -6,11 +6,12 @@ This module never reads a storage's elements and never imports what the pickles 
 from __future__ import annotations
 
 import os
+import reprlib
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from spiketriage.errors import CorruptFileError
-from spiketriage.readers import pickles
+from spiketriage.readers import inert, pickles
 from spiketriage.readers.checkpoints.files.torch_dtypes import ITEM_BYTES
 from spiketriage.readers.checkpoints.files.torch_values import Place, Tensors
 
@@ -54,25 +55,25 @@ def _parse(stream: BinaryIO, data: bytes, start: int, end: int, where: str) -> L
     view, at = memoryview(data), 0
     parts = []
     for _ in range(3):  # magic, protocol, system
-        part = pickles.load(view[at : at + 4096], where=where)
+        part = pickles.load_here(view[at : at + 4096], where=where)
         parts.append(part.value)
         at += part.end
-    if pickles.attribute(parts[2], "little_endian") is not True:
+    if inert.attribute(parts[2], "little_endian") is not True:
         raise CorruptFileError(
-            where, "byte order", expected="little-endian elements", seen=repr(parts[2])[:80]
+            where, "byte order", expected="little-endian elements", seen=reprlib.repr(parts[2])
         )
     first = Tensors()
     body = view[at:]
-    loaded = pickles.load(
+    loaded = pickles.load_here(
         body, where=where, persistent=first.persistent, rebuild=first.rebuilders()
     )
-    keys = pickles.load(body[loaded.end :], where=where)
+    keys = pickles.load_here(body[loaded.end :], where=where)
     problems: list[str] = []
     places = _places(
         stream, start + at + loaded.end + keys.end, end, _keys(keys.value, where), first, problems
     )
     placed = Tensors(places=places)
-    again = pickles.load(
+    again = pickles.load_here(
         body[: loaded.end], where=where, persistent=placed.persistent, rebuild=placed.rebuilders()
     )
     problems += placed.problems

@@ -6,6 +6,7 @@ This module never imports torch and never opens a file.
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,10 +63,10 @@ class Tensors:
     def persistent(self, pid: Any) -> Storage:
         """The storage of an id (kind, class, key, device, number of elements[, legacy view])."""
         if not isinstance(pid, tuple) or len(pid) not in (5, 6) or pid[0] != "storage":
-            raise ValueError(f"a persistent id that is no storage: {pid!r:.80}")
+            raise ValueError(f"a persistent id that is no storage: {_short(pid)}")
         dtype, key, numel = dtype_of(pid[1]), pid[2], pid[4]
         if dtype is None or not isinstance(key, str) or not is_count(numel):
-            raise ValueError(f"a storage of unknown kind: {pid!r:.80}")
+            raise ValueError(f"a storage of unknown kind: {_short(pid)}")
         item_bytes = ITEM_BYTES[dtype]
         self.storages.setdefault(key, Storage(key=key, dtype=dtype, size_bytes=numel * item_bytes))
         view = pid[5] if len(pid) == 6 else None
@@ -105,10 +106,10 @@ class Tensors:
         is_odd = len(shape) != len(stride) or len(shape) > _MAX_DIMENSIONS
         if is_odd or not isinstance(storage, Storage):
             raise ValueError(
-                f"a tensor of {storage!r:.80}, shape {shape!r:.80}, stride {stride!r:.80}"
+                f"a tensor of storage, shape and stride {_short(storage, shape, stride)}"
             )
         if not all(is_count(count) and count < 1 << 62 for count in counts):
-            raise ValueError(f"a tensor with offset, shape and stride {counts!r:.80}")
+            raise ValueError(f"a tensor with offset, shape and stride {_short(*counts)}")
         dtype = dtype or storage.dtype
         item_bytes = ITEM_BYTES[dtype]
         is_empty = 0 in shape
@@ -140,6 +141,11 @@ class Tensors:
             self.problems[problem] = None
             return None
         return Place(start=place.start + low, end=place.start + high)
+
+
+def _short(*foreign: object) -> str:
+    """Foreign objects in a few words, whatever they hold."""
+    return ", ".join(map(reprlib.repr, foreign[:_MAX_DIMENSIONS]))
 
 
 def _is_row_major(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:

@@ -26,6 +26,7 @@ from spiketriage.readers.checkpoints.files.zip_records import (
     data_record,
     read_archive,
 )
+from spiketriage.readers.limited import limited
 from spiketriage.readers.look import refuse_pointer
 
 __all__ = ["TensorRef", "TorchFile", "ZipRecord", "data_record", "extents", "read_torch_file"]
@@ -50,6 +51,7 @@ class TorchFile:
     whole: bool = True
 
 
+@limited
 def read_torch_file(path: Path, *, start: int = 0, end: int | None = None) -> TorchFile:
     """The torch.save file at `path`, or the one in its bytes `start` to `end`, whatever its format.
 
@@ -116,7 +118,7 @@ def _read(stream: BinaryIO, start: int, end: int, where: str) -> TorchFile:
         raise CorruptFileError(
             where, "size", expected=f"a pickle of at most {pickles.MAX_BYTES}", seen=end - start
         )
-    plain = pickles.load(os.pread(stream.fileno(), end - start, start), where=where)
+    plain = pickles.load_here(os.pread(stream.fileno(), end - start, start), where=where)
     surplus = end - start - plain.end
     problems = []
     if surplus:
@@ -153,7 +155,7 @@ def _from_archive(stream: BinaryIO, archive: Archive, where: str) -> TorchFile:
             key = name.removeprefix(prefix)
             places[key] = Place(start=record.start, end=record.end)
     tensors = Tensors(places=places)
-    loaded = pickles.load(
+    loaded = pickles.load_here(
         data, where=where, persistent=tensors.persistent, rebuild=tensors.rebuilders()
     )
     problems += [f"{where}: {problem}" for problem in tensors.problems]
@@ -188,7 +190,7 @@ def _salvaged(stream: BinaryIO, start: int, end: int, where: str, problem: str) 
     at = 30 + name_len + extra_len
     body = memoryview(data)[at:]
     first = Tensors()
-    loaded = pickles.load(
+    loaded = pickles.load_here(
         body, where=where, persistent=first.persistent, rebuild=first.rebuilders()
     )
     records = tuple(surviving(stream, start + at + loaded.end, end, first.storages))
@@ -196,7 +198,7 @@ def _salvaged(stream: BinaryIO, start: int, end: int, where: str, problem: str) 
     for record in records:
         places[record.name.rpartition("/")[2]] = Place(start=record.start, end=record.end)
     tensors = Tensors(places=places)
-    again = pickles.load(
+    again = pickles.load_here(
         body[: loaded.end], where=where, persistent=tensors.persistent, rebuild=tensors.rebuilders()
     )
     kept = f"{where}: {len(places)} of {len(first.storages)} storages lie before the cut"

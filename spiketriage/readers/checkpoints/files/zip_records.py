@@ -104,6 +104,7 @@ def read_archive(stream: Descriptor, start: int, end: int, *, where: object) -> 
     directory_at, directory = _directory(source, tail, at)
     entries = sorted(_entries(source, directory), key=lambda entry: entry.header)
     records: dict[str, ZipRecord] = {}
+    names: set[str] = set()  # torch finds a record by its name in any case
     previous = 0
     for entry in entries:
         try:
@@ -112,12 +113,13 @@ def read_archive(stream: Descriptor, start: int, end: int, *, where: object) -> 
                 raise source.wrong(
                     f"record {entry.name}", "records that do not overlap", f"one at {entry.header}"
                 )
-            if entry.name in records:
+            if entry.name.lower() in names:
                 raise source.wrong(f"record {entry.name}", "one record of that name", "two")
         except CorruptFileError as error:
             source.problems.append(error.message)
             continue
         previous = record.end - start
+        names.add(entry.name.lower())
         records[entry.name] = record
     return Archive(records=tuple(records.values()), problems=tuple(source.problems))
 

@@ -24,8 +24,8 @@ from spiketriage.readers.checkpoints.building.state_tree import (
 )
 from spiketriage.readers.checkpoints.building.torch_layout import add_named_step, is_torch_file
 from spiketriage.readers.checkpoints.files.torch_zip import read_torch_file
+from spiketriage.readers.inert import attribute
 from spiketriage.readers.look import Look
-from spiketriage.readers.pickles import attribute
 
 NAME = "composer"
 TELLS = (

@@ -25,8 +25,8 @@ from spiketriage.readers.checkpoints.building.state_tree import (
 )
 from spiketriage.readers.checkpoints.building.torch_layout import opened
 from spiketriage.readers.checkpoints.files.torch_values import TensorRef
+from spiketriage.readers.inert import plain_text
 from spiketriage.readers.json_file import is_count
-from spiketriage.readers.pickles import key_text
 
 _SHAPES = ("param_shapes", "frozen_param_shapes", "frozen_param_fragments", "shared_params")
 _BOOKKEEPING = frozenset(
@@ -67,7 +67,7 @@ def add_model_state(
     if isinstance(value.get("optimizer"), Mapping):
         add_optimizer(builder, value["optimizer"], source)
     for key, item in value.items():
-        name = key_text(key)
+        name = plain_text(key)
         if name in _BOOKKEEPING or item is None or scalar_text(item, source.contents) is not None:
             continue
         add_field(builder, _KINDS.get(name) or field_kind(name), name, item, source)
@@ -88,7 +88,7 @@ def _add_module(builder: CheckpointBuilder, module: Any, source: Source, part: s
     held = {}
     for key, item in module.items():
         if not (isinstance(item, TensorRef) and item.shape == (0,)):
-            held[f"{key_text(key)}{part}"] = item
+            held[f"{plain_text(key)}{part}"] = item
     if len(held) < len(module):
         builder.notes.append(
             f"{source.label}: {len(module) - len(held)} parameters are partitioned: see fp32.*"
@@ -112,7 +112,7 @@ def _groups(shapes: Any) -> tuple[tuple[Named, ...], ...]:
         if not isinstance(group, Mapping) or not all(map(_is_shape, group.values())):
             return ()
         groups.append(
-            tuple(Named(name=key_text(name), shape=tuple(shape)) for name, shape in group.items())
+            tuple(Named(name=plain_text(name), shape=tuple(shape)) for name, shape in group.items())
         )
     return tuple(groups)
 

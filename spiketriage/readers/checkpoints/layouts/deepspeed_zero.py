@@ -34,9 +34,9 @@ from spiketriage.readers.checkpoints.layouts.deepspeed_flat import (
     split_by_parameter,
 )
 from spiketriage.readers.checkpoints.layouts.deepspeed_model import ModelState, add_model_state
+from spiketriage.readers.inert import attribute
 from spiketriage.readers.json_file import is_count
 from spiketriage.readers.look import Look
-from spiketriage.readers.pickles import attribute
 
 NAME = "deepspeed-zero"
 TELLS = (

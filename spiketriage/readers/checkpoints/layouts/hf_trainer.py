@@ -18,9 +18,9 @@ from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder, 
 from spiketriage.readers.checkpoints.building.folder import read_json, sentence, some
 from spiketriage.readers.checkpoints.building.state_tree import add_json_field
 from spiketriage.readers.checkpoints.layouts import hugging_face as hf
+from spiketriage.readers.inert import attribute
 from spiketriage.readers.json_file import is_count
 from spiketriage.readers.look import Look
-from spiketriage.readers.pickles import attribute
 
 NAME = "hf-trainer"
 TELLS = (
@@ -86,7 +86,7 @@ def read(path: Path) -> CheckpointFacts:
             f"{path}: the model alone was saved: training cannot be resumed from it"
         )
     else:
-        _add_training(builder, state)
+        _add_training(builder, state, arguments)
     hf.add_settings(builder)
     _add_adapter_note(builder)
     builder.notes.append("the data cursor is the step alone: a resumed run skips that many batches")
@@ -157,7 +157,7 @@ def _is_model_only(builder: CheckpointBuilder, arguments: Any, *, is_named: bool
     return attribute(arguments, "save_only_model") is True or not is_named
 
 
-def _add_training(builder: CheckpointBuilder, state: Mapping[str, Any]) -> None:
+def _add_training(builder: CheckpointBuilder, state: Mapping[str, Any], arguments: Any) -> None:
     in_deepspeed = any(map(_DEEPSPEED.match, builder.names))
     in_shards = any(name.startswith("optimizer_") for name in builder.names)
     optimizer = _first_of(("optimizer.pt", "optimizer.bin"), builder.names)
@@ -173,11 +173,24 @@ def _add_training(builder: CheckpointBuilder, state: Mapping[str, Any]) -> None:
     has_scaler = False
     if "scaler.pt" in builder.names:
         has_scaler = hf.add_state(builder, "scaler.pt", "scaler") is not None
+    why = "by loss scaling"
+    if not has_scaler:
+        why = "as loss scaling skips them; there is no scaler.pt that says so"
     if scheduler is not None:
         builder.steps.append(StatedStep(source=_SCHEDULER_STEP, step=scheduler))
-    if has_scaler and optimizer and scheduler is not None:
-        _forgive_skipped(builder, state, optimizer, scheduler)
+    can_skip = has_scaler or not _is_without_scaling(arguments)
+    if can_skip and optimizer and scheduler is not None:
+        _forgive_skipped(builder, state, optimizer, scheduler, why)
     _add_rng(builder)
+
+
+def _is_without_scaling(arguments: Any) -> bool:
+    """Whether the arguments rule out that a step was skipped.
+
+    `fp16=False` does not: Accelerate's own configuration may ask for fp16, too. A missing scaler.pt
+    does not either: transformers before 4.46 saved none.
+    """
+    return attribute(arguments, "bf16") is True
 
 
 def _first_of(candidates: Iterable[str], names: Collection[str]) -> str:
@@ -188,7 +201,11 @@ def _first_of(candidates: Iterable[str], names: Collection[str]) -> str:
 
 
 def _forgive_skipped(
-    builder: CheckpointBuilder, state: Mapping[str, Any], optimizer: str, scheduler: int
+    builder: CheckpointBuilder,
+    state: Mapping[str, Any],
+    optimizer: str,
+    scheduler: int,
+    why: str,
 ) -> None:
     """Take back steps that loss scaling explains: on overflow the trainer alone counts on."""
     counted, step = hf.optimizer_step(builder, optimizer), state.get("global_step")
@@ -196,7 +213,7 @@ def _forgive_skipped(
         return
     explained = (counted.source, _SCHEDULER_STEP)
     builder.steps = [stated for stated in builder.steps if stated.source not in explained]
-    skipped = f"{step - scheduler} of {step} steps were skipped by loss scaling"
+    skipped = f"{step - scheduler} of {step} steps were skipped {why}"
     builder.notes.append(f"{optimizer} and scheduler.pt both state {scheduler} steps: {skipped}")
 
 

@@ -30,16 +30,16 @@ from spiketriage.readers.checkpoints.files.torch_values import TensorRef
 from spiketriage.readers.checkpoints.files.torch_zip import read_torch_file
 from spiketriage.readers.checkpoints.layouts import deepspeed_zero
 from spiketriage.readers.checkpoints.layouts.safetensors_files import NO_CHECKSUM
+from spiketriage.readers.inert import attribute, plain_text
 from spiketriage.readers.json_file import is_count
 from spiketriage.readers.look import Look, look, refuse_pointer
-from spiketriage.readers.pickles import attribute, key_text
 
 _SAFETENSORS = re.compile(
     r"(?:model|adapter_model|diffusion_pytorch_model)(?:[-_].*)?\.safetensors\Z"
 )
-_TORCH = re.compile(r"(?:pytorch_model|adapter_model)(?:[-_].*)?\.bin\Z")
-_SAFETENSORS_INDEX = re.compile(r"(?:model|adapter_model).*\.safetensors\.index\.json\Z")
-_TORCH_INDEX = re.compile(r"(?:pytorch_model|adapter_model).*\.bin\.index\.json\Z")
+_TORCH = re.compile(r"\A(?:pytorch_model|adapter_model)(?:[-_].*)?\.bin\Z")
+_SAFETENSORS_INDEX = re.compile(r"\A(?:model|adapter_model).*\.safetensors\.index\.json\Z")
+_TORCH_INDEX = re.compile(r"\A(?:pytorch_model|adapter_model).*\.bin\.index\.json\Z")
 _OTHER_MODEL = re.compile(r"(?:model|pytorch_model)_(\d+)\.(?:safetensors|bin)\Z")
 _FSDP = re.compile(r"(?:pytorch_model_fsdp|optimizer)_\d+\Z")
 _FSDP_MODEL = "pytorch_model_fsdp"
@@ -217,7 +217,7 @@ def add_rng(builder: CheckpointBuilder, ranks: Mapping[int, str]) -> dict[int, i
         source = Source(path=builder.path / name, relative=name, rank=rank)
         generators = value if isinstance(value, Mapping) else {"": value}
         for key, item in generators.items():
-            text = key_text(key)
+            text = plain_text(key)
             if text == "step" and is_count(item):
                 steps[rank] = item
                 add_field(builder, "progress", "micro_steps", {"step": item}, source)

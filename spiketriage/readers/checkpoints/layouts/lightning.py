@@ -15,8 +15,8 @@ from spiketriage.readers.checkpoints.building.classification import add_classifi
 from spiketriage.readers.checkpoints.building.state_tree import Source, add_steps
 from spiketriage.readers.checkpoints.building.torch_layout import add_named_step, is_torch_file
 from spiketriage.readers.checkpoints.files.torch_zip import read_torch_file
+from spiketriage.readers.inert import attribute, walk
 from spiketriage.readers.look import Look
-from spiketriage.readers.pickles import attribute, walk
 
 NAME = "lightning"
 TELLS = (
@@ -25,7 +25,7 @@ TELLS = (
 )
 CANNOT = "The random state, which Lightning does not store, and the world size of the run."
 
-_NAMED = re.compile(r"(?:.*[-_])?step=(?P<step>\d{1,18})(?:-.*)?\.ckpt")
+_NAMED = re.compile(r"\A(?:.*[-_])?step=(?P<step>\d{1,18})(?:-.*)?\.ckpt")
 _VERSION_KEY = b"pytorch-lightning_version"
 _COUNTER = ("optimizer", "step", "total", "completed")
 

@@ -13,8 +13,8 @@ from spiketriage.readers.checkpoints.building.classification import add_classifi
 from spiketriage.readers.checkpoints.building.state_tree import Source, add_field, add_steps
 from spiketriage.readers.checkpoints.dcp import layout as dcp
 from spiketriage.readers.checkpoints.files.torch_zip import read_torch_file
+from spiketriage.readers.inert import attribute
 from spiketriage.readers.look import Look
-from spiketriage.readers.pickles import attribute
 
 NAME = "lightning-sharded"
 TELLS = (

@@ -13,7 +13,7 @@ from typing import Any
 
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.checkpoint import CheckpointFacts, FieldFacts, FieldKind, Promise
-from spiketriage.readers import pickles
+from spiketriage.readers import inert, pickles
 from spiketriage.readers.checkpoints.building.builder import CheckpointBuilder
 from spiketriage.readers.checkpoints.building.folder import read_json, some
 from spiketriage.readers.checkpoints.building.optimizer_names import field_kind
@@ -38,7 +38,7 @@ INTEGRITY = "integrity.json"
 TRACKER = "latest_checkpointed_iteration.txt"
 COMMON_KEY = "common_state"
 _FOLDER = re.compile(r"(?:iter_\d{7,18}|release)\Z")
-_SHARD = re.compile(r"(.+)/shard_([\d.]{1,100})_([\d.\-]{1,100})\Z", re.DOTALL)
+_SHARD = re.compile(r"\A(.+)/shard_([\d.]{1,100})_([\d.\-]{1,100})\Z", re.DOTALL)
 _COMMON_KINDS: Mapping[str, FieldKind] = {
     "args": "config",
     "opt_param_scheduler": "scheduler",
@@ -109,11 +109,13 @@ def _pieces(key: str, value: Any, contents: Contents) -> Iterator[Piece]:
 def common_pieces(common: Mapping[Any, Any]) -> Iterator[Piece]:
     """The pieces of a common state: one a key, and the steps in an optimizer's groups."""
     for key, value in common.items():
-        name = f"{COMMON_KEY}.{pickles.key_text(key)}"
-        yield Piece(key=name, value=value, kind=_COMMON_KINDS.get(str(key)) or field_kind(name))
+        name = f"{COMMON_KEY}.{inert.plain_text(key)}"
+        yield Piece(
+            key=name, value=value, kind=_COMMON_KINDS.get(inert.plain_text(key)) or field_kind(name)
+        )
         if key != "optimizer":
             continue
-        for leaf in pickles.walk(value):
+        for leaf in inert.walk(value):
             if leaf.path[-1:] == ("step",):
                 path = ".".join(leaf.path)
                 yield Piece(key=f"{name}.{path}", value=leaf.value, kind="progress")

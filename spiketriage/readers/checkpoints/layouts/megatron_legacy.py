@@ -25,9 +25,9 @@ from spiketriage.readers.checkpoints.building.state_tree import (
     add_tensors,
 )
 from spiketriage.readers.checkpoints.building.torch_layout import add_named_step, opened
+from spiketriage.readers.inert import attribute, plain_text
 from spiketriage.readers.json_file import is_count
 from spiketriage.readers.look import Look, look
-from spiketriage.readers.pickles import attribute, key_text
 
 NAME = "megatron-legacy"
 TELLS = (
@@ -134,7 +134,7 @@ def _add_main(
     builder: CheckpointBuilder, value: Mapping[Any, Any], source: Source, suffix: str
 ) -> _Sizes:
     for key, item in value.items():
-        name = key_text(key)
+        name = plain_text(key)
         if _MODEL.fullmatch(name):
             prefix = "" if name == "model" else name
             add_parameters(builder, item, source, prefix=prefix, suffix=suffix)

@@ -29,9 +29,9 @@ from spiketriage.readers.checkpoints.building.weight_files import checked_header
 from spiketriage.readers.checkpoints.layouts import hugging_face as hf
 from spiketriage.readers.checkpoints.layouts.nanotron_slices import Piece, pieces, unsharded_shape
 from spiketriage.readers.checkpoints.layouts.safetensors_files import NO_CHECKSUM
+from spiketriage.readers.inert import attribute
 from spiketriage.readers.json_file import is_count
 from spiketriage.readers.look import Look
-from spiketriage.readers.pickles import attribute
 
 NAME = "nanotron"
 TELLS = (
@@ -43,7 +43,7 @@ METADATA = "checkpoint_metadata.json"
 LAST = "model_config.json"  # rank 0 writes it after everything else
 _RANKS = re.compile(r"(pp|dp|tp|exp)(?:-rank)?-(\d{1,9})-of-(\d{1,9})")
 _WEIGHT = re.compile(
-    r"(?:model_)+(?P<leaf>.+?)(?:\.safetensors)?(?P<ranks>_pp-rank-.+)?\.safetensors\Z"
+    r"\A(?:model_)++(?P<leaf>.+?)(?:\.safetensors)?(?P<ranks>_pp-rank-.+)?\.safetensors\Z"
 )
 _WEIGHT_FILE = re.compile(r"model/.*\.safetensors\Z", re.DOTALL)
 _OPTIMIZER = re.compile(r"optimizer/optimizer_((?:pp|dp|tp|exp)-\d.*)\.pt\Z")

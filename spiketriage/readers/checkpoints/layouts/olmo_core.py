@@ -18,8 +18,8 @@ from spiketriage.readers.checkpoints.building.folder import some
 from spiketriage.readers.checkpoints.building.state_tree import Source, add_json_field, is_step
 from spiketriage.readers.checkpoints.dcp import layout as dcp
 from spiketriage.readers.checkpoints.files.torch_zip import read_torch_file
+from spiketriage.readers.inert import attribute
 from spiketriage.readers.look import Look
-from spiketriage.readers.pickles import attribute
 
 NAME = "olmo-core"
 TELLS = (

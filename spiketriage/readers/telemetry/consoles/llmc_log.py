@@ -25,7 +25,7 @@ CANNOT = (
 _FILE = re.compile(
     r"s:(?P<step>\d{1,18}) (?P<rest>(?:tel|trl|eval|lr|norm):\S{1,40}(?: \w{1,20}:\S{1,40})*)\s*\Z"
 )
-_FILE_CELLS = re.compile(r"(?P<key>\w+):(?P<value>\S+)")
+_FILE_CELLS = re.compile(r"(?P<key>\w{1,40}):(?P<value>\S+)")
 _STDOUT = re.compile(
     r"step\s{1,20}(?P<step>(?!0/)\d{1,18})/(?P<total>\d{1,18}) \| (?:train )?loss "
     r"(?P<loss>[-\w.+]{1,40})(?:\s*\((?P<loss_z>[-+]?[\w.]{1,40})z\))?"

@@ -21,7 +21,7 @@ _STEP = LineKind(
     pattern=re.compile(
         r"step:(?P<step>\d{1,18})/(?P<total>\d{1,18})(?P<rest>(?: \w{1,40}:\S{1,40})+)\s*\Z"
     ),
-    pairs=re.compile(r"(?P<key>\w+):(?P<value>\S+?)(?P<ms>ms)?(?!\S)"),
+    pairs=re.compile(r"(?P<key>\w{1,40}):(?P<value>\S{1,400}?)(?P<ms>ms)?(?!\S)"),
 )
 FORMAT = LineFormat(
     name=NAME,

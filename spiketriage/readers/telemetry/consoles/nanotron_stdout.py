@@ -26,7 +26,7 @@ FORMAT = LineFormat(
     lines=(
         LineKind(
             pattern=re.compile(
-                r"(?:|.*?\[(?:\w+)\|(?P<place>DP=\d+\|PP=\d+\|TP=\d+)[^\]]{0,300}\]: ?)"
+                r"\A(?:|.*?\[(?:\w+)\|(?P<place>DP=\d+\|PP=\d+\|TP=\d+)[^\]]{0,300}\]: ?)"
                 r"iteration: (?P<step>\d{1,18}) / (?P<total>\d{1,18}) \| (?P<rest>.*)"
             ),
             pairs=re.compile(

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from spiketriage.nouns.listing import listed
 from spiketriage.nouns.series import LogFacts, Series
 from spiketriage.nouns.telemetry import Segment
 from spiketriage.readers.telemetry.run.columns import RecordsOfColumns, columns_of
+from spiketriage.readers.telemetry.series.names import DEFAULT, Names
 
 WATCHED = ("loss/mean", "grad/norm")
 
@@ -55,14 +57,14 @@ class Chosen:
     notes: tuple[str, ...]
 
 
-def choose(logs: Sequence[LogFacts]) -> Chosen:
+def choose(logs: Sequence[LogFacts], names: Names = DEFAULT) -> Chosen:
     """Segments by rank from the format that holds the most points to be trusted, else the most.
 
     Attempts are as the sources number them; of sources that do not, one that begins later is the
     later attempt.
     """
     by_rank: dict[int, dict[str, list[_Part]]] = defaultdict(lambda: defaultdict(list))
-    for part in _parts(logs):
+    for part in _parts(logs, names):
         by_rank[part.rank][part.log.format].append(part)
     segments: list[Segment] = []
     used: set[Path] = set()
@@ -72,7 +74,7 @@ def choose(logs: Sequence[LogFacts]) -> Chosen:
             used.add(part.log.path)
             segments.append(_segment(part, attempt))
     segments.sort(key=lambda segment: (segment.attempt, segment.rank))
-    notes = []
+    notes = list(_second_names(segments, logs))
     for log in logs:
         is_the_run = any(series.name in WATCHED for series in log.series)
         if is_the_run and log.path not in used:
@@ -82,7 +84,21 @@ def choose(logs: Sequence[LogFacts]) -> Chosen:
     return Chosen(segments=tuple(segments), notes=tuple(notes))
 
 
-def _parts(logs: Iterable[LogFacts]) -> Iterator[_Part]:
+def _second_names(segments: Sequence[Segment], logs: Iterable[LogFacts]) -> Iterator[str]:
+    """Keys of a log that stand for a metric which the run is judged by under another key."""
+    used = {segment.path for segment in segments}
+    for log in logs:
+        keys: dict[str, set[str]] = defaultdict(set)
+        for series in log.series:
+            if series.name in WATCHED and log.path in used:
+                keys[series.name].add(series.written_as)
+        for metric, written in keys.items():
+            if len(written) > 1:
+                keys_text = listed(sorted(written))
+                yield f"{log.path}: {metric} is written under {keys_text}; one of them counts"
+
+
+def _parts(logs: Iterable[LogFacts], names: Names) -> Iterator[_Part]:
     for log in logs:
         by_source: dict[tuple[str, int, int], list[Series]] = defaultdict(list)
         for series in log.series:
@@ -90,9 +106,22 @@ def _parts(logs: Iterable[LogFacts]) -> Iterator[_Part]:
             if series.trusted or series.name in WATCHED:
                 by_source[series.source, series.rank or 0, series.attempt].append(series)
         for (source, rank, attempt), own in sorted(by_source.items()):
-            part = _Part(log=log, source=source, attempt=attempt, rank=rank, series=tuple(own))
+            believed = tuple(_believed(own, names))
+            part = _Part(log=log, source=source, attempt=attempt, rank=rank, series=believed)
             if part.num_points:
                 yield part
+
+
+def _believed(series: Sequence[Series], names: Names) -> Iterator[Series]:
+    """Of several keys for one metric the one to be believed, if it has about as many points."""
+    by_name: dict[str, list[Series]] = defaultdict(list)
+    for metric_series in series:
+        by_name[metric_series.name].append(metric_series)
+    for own in by_name.values():
+        most = max(len(metric_series.steps) for metric_series in own)
+        dense = [one for one in own if 2 * len(one.steps) >= most]
+        best = min(dense, key=lambda one: names.rank(one.written_as)).written_as
+        yield from (one for one in own if one.written_as == best)
 
 
 def _in_order(parts: Sequence[_Part]) -> Iterator[_Part]:

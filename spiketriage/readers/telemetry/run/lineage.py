@@ -5,8 +5,9 @@ This module never judges a value; a segment that cannot be read becomes a proble
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,19 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Abandoned:
+    """Steps that an attempt took and a later one took again, or left behind when it went back.
+
+    `is_all` where nothing of the attempt is left: a later one started over from the first step.
+    """
+
+    attempt: int
+    first_step: int
+    last_step: int
+    is_all: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Recorded:
     """A segment and its steps."""
 
@@ -59,17 +73,19 @@ class _Recorded:
 class Telemetry:
     """The segments of a run.
 
-    Production at a step is the latest attempt in which any rank recorded it: one attempt for all
-    ranks, so that a rank whose newest segment is torn is absent there, not compared with an
-    abandoned attempt. `logs` are the sources that other people's code wrote; the segments of such a
-    run hold metrics only, and `notes` say which sources were left out, how steps were numbered, and
-    what our recorders themselves left out.
+    Production is the last attempt, and of each attempt before it the steps up to where a later one
+    began: what was rolled back is `abandoned`. A step is of one attempt for all ranks, so that a
+    rank whose newest segment is torn is absent there, not compared with an abandoned one. `logs`
+    are the sources that other people's code wrote; the segments of such a run hold metrics only,
+    and `notes` say which sources were left out, how steps were numbered, and what our recorders
+    themselves left out.
     """
 
     segments: tuple[Segment, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
     logs: tuple[LogFacts, ...] = ()
+    _ends: dict[int, float] = field(init=False, repr=False, compare=False)
     _attempts: dict[int, int] = field(init=False, repr=False, compare=False)
     _step_column: Integers = field(init=False, repr=False, compare=False)
     _attempt_column: Integers = field(init=False, repr=False, compare=False)
@@ -85,8 +101,10 @@ class Telemetry:
             own = _Recorded(segment=segment, steps=steps_of(segment))
             recorded.append(own)
             by_rank.setdefault(segment.rank, []).append(own)
-        steps, attempts = _production(recorded)
+        ends = _ends(recorded)
+        steps, attempts = _production(recorded, ends)
         by_step = dict(zip(steps.tolist(), attempts.tolist(), strict=True))
+        object.__setattr__(self, "_ends", ends)
         object.__setattr__(self, "_attempts", by_step)
         object.__setattr__(self, "_step_column", steps)
         object.__setattr__(self, "_attempt_column", attempts)
@@ -111,6 +129,33 @@ class Telemetry:
     def num_steps(self) -> int:
         """How many steps at least one rank recorded."""
         return len(self._step_column)
+
+    @property
+    def abandoned(self) -> tuple[Abandoned, ...]:
+        """What was rolled back, by attempt."""
+        tails: list[Abandoned] = []
+        for attempt in self.attempts:
+            end = self._ends[attempt]
+            own: list[int] = []
+            for segment in self.segments:
+                if segment.attempt == attempt:
+                    own += steps_of(segment).tolist()
+            behind = [step for step in own if step >= end]
+            if behind:
+                tails.append(
+                    Abandoned(
+                        attempt=attempt,
+                        first_step=min(behind),
+                        last_step=max(behind),
+                        is_all=len(behind) == len(own),
+                    )
+                )
+        return tuple(tails)
+
+    def until(self, attempt: int) -> Telemetry:
+        """The run as it was when `attempt` was its last."""
+        before = tuple(segment for segment in self.segments if segment.attempt <= attempt)
+        return replace(self, segments=before)
 
     @property
     def loads(self) -> tuple[LoadRecord, ...]:
@@ -139,8 +184,10 @@ class Telemetry:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Problems of segments of which nothing can be read."""
+        """Problems of segments and logs of which nothing can be read."""
         known = {segment.problem for segment in self.segments}
+        for log in self.logs:
+            known.update(log.problems)
         return tuple(problem for problem in self.problems if problem not in known)
 
     def _lost(self, segment: Segment) -> Lost:
@@ -188,9 +235,8 @@ class Telemetry:
         is_logged = np.zeros(len(values), dtype=np.bool_)
         for own in self._by_rank.get(rank, ()):
             column = of(own.segment)
-            places = places_of(own.steps, self._step_column)
-            in_production = self._attempt_column[places] == own.segment.attempt
-            places = places[in_production]
+            in_production = own.steps < self._ends[own.segment.attempt]
+            places = places_of(own.steps[in_production], self._step_column)
             # Where a segment has a step twice, its last record counts: numpy writes in order.
             values[places] = column.values[in_production]
             is_logged[places] = column.is_logged[in_production]
@@ -201,7 +247,7 @@ class Telemetry:
         if not self._records:
             for segment in self.segments:
                 for record in segment.steps:
-                    if self._attempts[record.step] == segment.attempt:
+                    if self._attempts.get(record.step) == segment.attempt:
                         self._records[record.rank, record.step] = record
         return self._records
 
@@ -214,16 +260,31 @@ class Telemetry:
         return None
 
 
-def _production(recorded: Sequence[_Recorded]) -> tuple[Integers, Integers]:
-    """Every recorded step once, in order, and beside it the latest attempt that has it."""
+def _ends(recorded: Sequence[_Recorded]) -> dict[int, float]:
+    """The step at which each attempt ends for production: where the first later one began."""
+    begins: dict[int, float] = {}
+    for own in recorded:
+        if len(own.steps):
+            first = float(own.steps.min())
+            begins[own.segment.attempt] = min(first, begins.get(own.segment.attempt, math.inf))
+    ends: dict[int, float] = {}
+    end = math.inf
+    for attempt in sorted({own.segment.attempt for own in recorded}, reverse=True):
+        ends[attempt] = end
+        end = min(end, begins.get(attempt, math.inf))
+    return ends
+
+
+def _production(
+    recorded: Sequence[_Recorded], ends: Mapping[int, float]
+) -> tuple[Integers, Integers]:
+    """Every step of production once, in order, and beside it the attempt that took it."""
     if not recorded:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    parts = [own.steps for own in recorded]
+    parts = [own.steps[own.steps < ends[own.segment.attempt]] for own in recorded]
     sizes = [len(part) for part in parts]
     attempts = np.repeat([own.segment.attempt for own in recorded], sizes)
     if len(parts) == 1 and bool((parts[0][1:] > parts[0][:-1]).all()):
         return parts[0], attempts
-    steps, step_of = np.unique(np.concatenate(parts), return_inverse=True)
-    latest = np.zeros(len(steps), dtype=np.int64)
-    np.maximum.at(latest, step_of, attempts)
-    return steps, latest
+    steps, first = np.unique(np.concatenate(parts), return_index=True)
+    return steps, attempts[first]

@@ -18,6 +18,7 @@ MAX_ROW_CHARS = 1 << 20  # a row of a table has a cell for each of up to 20,000 
 
 _CONTROLS = bytes(set(range(1, 32)) - set(b"\t\n\v\f\r\b\a\x1b"))
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]*+(?:\x07|\x1b\\)|[@-Z\\^_])")
+_HOLE = re.compile(rb"\0{16,}+")
 _LINE_END = re.compile(r"[\r\n]")
 
 
@@ -165,6 +166,7 @@ def encoding_of(head: bytes) -> str | None:
         return "utf-16-le"  # a Windows capture whose byte order mark was cut off
     if head[::2].count(0) == num_zeros and num_zeros > len(head) * 0.4:
         return "utf-16-be"
-    if num_zeros <= len(head) // 100:
-        return "utf-8-sig"  # a few zeros: a disk that lost a piece of a log
+    left = _HOLE.sub(b"", head)  # a disk that lost a piece of a log put zeros in its place
+    if left and left.count(0) <= len(left) // 100:
+        return "utf-8-sig"
     return None

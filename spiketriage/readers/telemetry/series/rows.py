@@ -229,7 +229,7 @@ def summed(
     sentences = list(problems)
     notes: list[str] = []
     for part in parts:
-        prefix = "" if len(parts) == 1 else f"{part.path.name}: "
+        prefix = "" if part.path == path else f"{part.path.name}: "
         series += part.series
         rollbacks += part.rollbacks
         events += part.events

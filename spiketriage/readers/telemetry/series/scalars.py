@@ -83,9 +83,16 @@ def flat(record: Mapping[str, Any]) -> dict[str, object]:
 def json_or_none(text: str | bytes) -> object:
     """The JSON value in `text`.
 
-    None where there is none. `NaN` and `Infinity` are read as Python writes them.
+    None where there is none, or where a word of it is no Unicode text (a byte that is no UTF-8,
+    half of a surrogate pair): nothing could store or show it. `NaN` and `Infinity` are read as
+    Python writes them.
     """
     try:
-        return json.loads(text)
+        if isinstance(text, bytes):
+            text = text.decode()
+        value = json.loads(text)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
+    return value

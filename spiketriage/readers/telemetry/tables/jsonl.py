@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.series import LogFacts
+from spiketriage.readers.limited import limited
 from spiketriage.readers.look import Look
 from spiketriage.readers.look import look as look_at
 from spiketriage.readers.telemetry.series import scalars
@@ -113,6 +114,7 @@ def _files(path: Path) -> list[Path]:
     return [path / name for name in names if name.endswith(SUFFIXES[:2])]
 
 
+@limited
 def _read_file(path: Path, names: Names) -> LogFacts:
     named = _RANK.search(path.stem)
     rank = int(named[1]) if named else None

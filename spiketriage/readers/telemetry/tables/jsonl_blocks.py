@@ -66,6 +66,17 @@ class _Lines:
         return cls(num_full=num_full, longest_bytes=int(sizes.max(initial=0)))
 
 
+def _is_text(block: bytes) -> bool:
+    """Whether all of a block is Unicode text, which Arrow takes for granted in names and values."""
+    if b"\\ud" in block or b"\\uD" in block:
+        return False  # an escape that may be half of a pair
+    try:
+        block.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _num_nested(block: bytes) -> int:
     """At most how deep a line of the block is nested: the brackets of the line with most."""
     most = 0
@@ -91,7 +102,7 @@ class Blocks:
 
         None if it has to be read line by line.
         """
-        if not block.endswith(b"\n"):
+        if not block.endswith(b"\n") or not _is_text(block):
             return None
         lines = _Lines.of(block)
         if lines.longest_bytes > _MAX_NESTED and _num_nested(block) > _MAX_NESTED:

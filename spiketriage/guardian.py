@@ -1,0 +1,108 @@
+"""Stands between the desk and what it starts, and ends all of that when the desk is gone.
+
+It is run by its path in an interpreter of its own (`python -I -S guardian.py COMMAND…`), so it
+never imports anything but the standard library, and nothing that a run could have planted.
+
+Its standard input is a pipe from the desk, which closes however the desk ends. Descendants that
+left the process group or the session are found all the same: this process adopts every orphan
+below it (Linux, `PR_SET_CHILD_SUBREAPER`), and kills, which code that holds the interpreter's lock
+or sits in a C call cannot refuse. Elsewhere than on Linux only the process group is ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+GRACE_S = 1.0  # between asking and killing
+POLL_S = 0.02
+
+
+def main(command: list[str]) -> int:
+    """Run `command` to its end, and return its exit code as a shell would."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _stop)
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    threading.Thread(target=_end_with_the_desk, daemon=True).start()
+    try:
+        status = child.wait()
+    finally:
+        end_all(child.pid)
+    if status < 0:
+        return 128 - status
+    return status
+
+
+def end_all(group: int) -> None:
+    """End every process below this one: asked first, then killed."""
+    _kill(group, signal.SIGTERM)
+    end_s = time.monotonic() + GRACE_S
+    while below(os.getpid()) and time.monotonic() < end_s:
+        _reap()
+        time.sleep(POLL_S)
+    while below(os.getpid()):
+        _kill(group, signal.SIGKILL)
+        _reap()
+        time.sleep(POLL_S)
+
+
+def below(pid: int) -> list[int]:
+    """The descendants of a process, as /proc lists them; none where there is no such thing."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):  # it ended meanwhile
+            # The name in brackets may hold anything, spaces and brackets too.
+            fields = stat.read_text().rpartition(")")[2].split()
+            parents[int(stat.parent.name)] = int(fields[1])
+    found: list[int] = []
+    fresh = [pid]
+    while fresh:
+        fresh = [child for child, parent in parents.items() if parent in fresh]
+        found += fresh
+    return found
+
+
+def _kill(group: int, number: signal.Signals) -> None:
+    with suppress(OSError):
+        os.killpg(group, number)
+    for pid in below(os.getpid()):
+        with suppress(OSError):
+            os.kill(pid, number)
+
+
+def _reap() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _end_with_the_desk() -> None:
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    for again in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(again, signal.SIG_IGN)  # one end is enough
+    raise SystemExit(128 + number)
+
+
+def _prctl(option: int, value: int) -> None:
+    with suppress(OSError, AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
