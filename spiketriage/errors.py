@@ -4,6 +4,7 @@ This module never imports more of the project than how a foreign word is shown.
 
     SpiketriageError
     ├── UsageError           2   the command line or a settings file is wrong
+    │   └── StepNotTakenError    a job's loop ended before the step that a trial asked of it
     ├── RefusedError         3   a precondition is missing
     ├── EvidenceError        4   evidence is missing, corrupt, or changed since the freeze
     │   └── CorruptFileError     a file is not what its format says
@@ -66,6 +67,10 @@ class UsageError(SpiketriageError):
     """The command line or a settings file asks for something that does not exist."""
 
     exit_code = Exit.USAGE
+
+
+class StepNotTakenError(UsageError):
+    """A job's own loop ended before it had taken the step that was asked of it."""
 
 
 class RefusedError(SpiketriageError):

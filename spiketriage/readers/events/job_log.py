@@ -14,8 +14,8 @@ from spiketriage.readers.look import Look
 
 NAME = "job-log"
 TELLS = (
-    "Exceptions and last words of a trainer, and what NCCL, PyTorch's watchdog, torchrun, Slurm "
-    "and the kernel wrote into a job's own output."
+    "Exceptions and last words of a trainer, and what NCCL, torchrun, Slurm and the kernel wrote "
+    "into a job's own output."
 )
 CANNOT = "Whose line is whose, where a launcher mixed processes without a prefix."
 _SUFFIXES = (".log", ".out", ".err", ".txt")

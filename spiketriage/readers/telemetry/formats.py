@@ -13,6 +13,7 @@ from spiketriage.readers.look import Format
 from spiketriage.readers.telemetry.consoles import (
     composer_stdout,
     deepspeed_stdout,
+    general_text,
     hf_stdout,
     litgpt_stdout,
     llmc_log,
@@ -82,5 +83,6 @@ FORMATS: tuple[LogFormat, ...] = cast(
         deepspeed_stdout,
         jsonl,
         csv_file,
+        general_text,
     ),
 )

@@ -1,7 +1,7 @@
 """What DeepSpeed's own logger prints: learning rate, skipped steps, throughput, and overflows.
 
-This module never reports a loss: DeepSpeed's lines have none, and the trainer above it prints its
-own.
+Only the pipeline engine prints a loss; this module never takes the trainer's own lines for
+DeepSpeed's.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ NAME = "deepspeed-stdout"
 TELLS = (
     "Learning rate and skipped steps by step, throughput, and every overflow with its loss scale."
 )
-CANNOT = "The loss, the gradient norm, and the step of an overflow."
+CANNOT = "The loss without the pipeline engine, the gradient norm, and the step of an overflow."
 
 _STEP = re.compile(r"step=(?P<step>\d{1,18}), skipped=(?P<skipped>\d{1,18}), lr=\[(?P<lr>[^\]]*)\]")
 _SPEED = re.compile(
     r"(?:global_step=|\b\d{1,18}/)(?P<step>\d{1,18}), RunningAvgSamplesPerSec=(?P<rate>[\d.naif]+)"
     r"(?:, CurrSamplesPerSec=(?P<now>[\d.naif]+))?"
 )
+# The pipeline engine's own, which has a loss.
+_PIPELINE = re.compile(r"steps: (?P<step>\d{1,18}) loss: (?P<loss>[-+\w.]{1,40}) iter time")
 
 
 class _Steps:
@@ -34,6 +36,7 @@ class _Steps:
         self.log = log
         self.num_skipped = 0
         self.at_step = 0
+        self.has_loss = False
 
     def offer(self, line: TextLine) -> None:
         log = self.log
@@ -43,6 +46,12 @@ class _Steps:
         if speed:
             rates = {"RunningAvgSamplesPerSec": speed["rate"], "CurrSamplesPerSec": speed["now"]}
             log.beside(int(speed["step"]), numbers(rates))
+            log.match(line)
+            return
+        pipeline = _PIPELINE.search(line.text)
+        if pipeline:
+            self.has_loss = True
+            log.row(int(pipeline["step"]), numbers({"loss": pipeline["loss"]}))
             log.match(line)
             return
         settings = _STEP.search(line.text)
@@ -62,17 +71,23 @@ class _Steps:
         log.match(line)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Say where a loss is, if there was none."""
+        if not self.has_loss:
+            self.log.say(
+                "DeepSpeed's own lines have no loss: read the trainer's log or its TensorBoard "
+                "for it"
+            )
 
 
-def _is_line(line: TextLine) -> object:
-    return _STEP.search(line.text) or _SPEED.search(line.text) or "OVERFLOW!" in line.text
+def _is_line(line: TextLine) -> bool:
+    text = line.text
+    patterns = (_PIPELINE, _STEP, _SPEED)
+    return "OVERFLOW!" in text or any(pattern.search(text) for pattern in patterns)
 
 
 FORMAT = LineFormat(
     name=NAME,
-    anchors=("skipped=", "RunningAvgSamplesPerSec=", *deepspeed_lines.ANCHORS),
-    notes=("DeepSpeed's own lines have no loss: read the trainer's log or its TensorBoard for it",),
+    anchors=("skipped=", "steps: ", "RunningAvgSamplesPerSec=", *deepspeed_lines.ANCHORS),
     sure=0.6,  # below any trainer that runs on top of it and prints a loss
     is_line=_is_line,
     reader=_Steps,

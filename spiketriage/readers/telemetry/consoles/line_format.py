@@ -6,7 +6,7 @@ This module knows no console; one that needs more than a row brings a reader of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -52,6 +52,12 @@ class LineKind:
     prefix: str = ""
     from_zero: bool = False
     is_evaluation: bool = False
+
+    def is_whole(self, cells: Mapping[str, float]) -> bool:
+        """Whether a line has the cells that it needs."""
+        if self.needs:
+            return not self.needs.isdisjoint(cells)
+        return bool(cells)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +112,35 @@ class LineFormat:
         return log.facts()
 
     def _matches(self, line: TextLine) -> bool:
+        """Whether a line would be read: it matches, and has the cells that its kind needs."""
         text = self.text_of(line)
-        return any(kind.pattern.match(text) for kind in self.lines)
+        for kind in self.lines:
+            match = kind.pattern.match(text)
+            if match and kind.is_whole(self.cells(kind, match)):
+                return True
+        return False
+
+    def cells(self, kind: LineKind, match: re.Match[str]) -> dict[str, float]:
+        """The cells of a line that are numbers, by the name that the console writes."""
+        cells: dict[str, float] = {}
+        for group, written in kind.cells.items():
+            cells |= self._cell(written, match[group] or "")
+        if kind.pairs is not None:
+            for pair in kind.pairs.finditer(match["rest"]):
+                is_ms = bool(pair.groupdict().get("ms"))
+                cells |= self._cell(pair["key"], pair["value"], is_ms=is_ms)
+        return cells
+
+    def _cell(self, written: str, text: str, *, is_ms: bool = False) -> dict[str, float]:
+        if self.is_short:
+            value = short_number(text)
+        else:
+            value = plain_number(text)
+        if value is None:
+            return {}
+        if is_ms or written in self.milliseconds:
+            value /= MS_PER_S
+        return {written: value}
 
     def text_of(self, line: TextLine) -> str:
         """The part of a line that patterns are matched against."""
@@ -122,7 +155,6 @@ class _RowReader:
     def __init__(self, format: LineFormat, log: LogPoints) -> None:
         self._format = format
         self._log = log
-        self._number = short_number if format.is_short else plain_number
 
     def offer(self, line: TextLine) -> None:
         text = self._format.text_of(line)
@@ -136,10 +168,9 @@ class _RowReader:
     def _keep(self, kind: LineKind, match: re.Match[str], line: TextLine) -> bool:
         """Take the cells of a line in; whether it had those that its kind needs."""
         log = self._log
-        cells = dict(self._cells(kind, match))
-        is_whole = not kind.needs.isdisjoint(cells) if kind.needs else bool(cells)
+        cells = self._format.cells(kind, match)
         step = self._step(kind, match, line)
-        if not is_whole or step is None:
+        if not kind.is_whole(cells) or step is None:
             return False
         log.match(line)
         groups = match.groupdict()
@@ -159,23 +190,6 @@ class _RowReader:
         if "step" not in kind.pattern.groupindex:
             return self._log.last_step(line.rank)
         return int(match["step"]) + kind.from_zero
-
-    def _cells(self, kind: LineKind, match: re.Match[str]) -> Iterator[tuple[str, float]]:
-        """The cells that are numbers, by the name that the console writes."""
-        for group, written in kind.cells.items():
-            yield from self._cell(written, match[group] or "")
-        if kind.pairs is not None:
-            for pair in kind.pairs.finditer(match["rest"]):
-                is_ms = bool(pair.groupdict().get("ms"))
-                yield from self._cell(pair["key"], pair["value"], is_ms=is_ms)
-
-    def _cell(self, written: str, text: str, *, is_ms: bool = False) -> Iterator[tuple[str, float]]:
-        value = self._number(text)
-        if value is None:
-            return
-        if is_ms or written in self._format.milliseconds:
-            value /= MS_PER_S
-        yield written, value
 
     def close(self) -> None:
         precision = self._format.precision

@@ -46,7 +46,7 @@ class LogPoints:
         self.problems: list[str] = []
         self.notes: list[str] = []
         self.identity: dict[str, str] = {}
-        self._names = names
+        self.names = names
         self._format = format
         self._own = own or {}
         self._place = placement(path)
@@ -262,13 +262,13 @@ class LogPoints:
                 first_attempt=self._place.attempt or 0,
                 may_split=False,
             )
-            for series in points.trace(origin, self._names).series:
+            for series in points.trace(origin, self.names).series:
                 yield self._named(series)
 
     def _named(self, series: Series) -> Series:
         """The series under the spelling of this log, with what it can show."""
         written = self._spelled.get(series.written_as, series.written_as)
-        name = self._names.canonical(written)
+        name = self.names.canonical(written)
         if name == written:
             name = self._own.get(written.lower(), written)
         trust = self._trust.get(series.written_as, _Trust(trusted=True, why=""))

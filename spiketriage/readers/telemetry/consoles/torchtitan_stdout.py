@@ -20,12 +20,14 @@ CANNOT = (
 _STEP = r"step:\s{0,20}(?P<step>\d{1,18})\s+(?P<rest>\S.*)"
 _CELL = re.compile(r"(?P<key>[A-Za-z_]\w{0,60}):\s{0,20}(?P<value>[-+\w.,]+?)(?:GiB)?(?![-+\w.,])")
 _NEEDS = frozenset({"loss"})
+# Not verl's `actor/pg_loss:`.
+_CELLS = (re.compile(r"(?<![\w/])loss:"), re.compile(r"(?<![\w/])grad_norm:"))
 
 
 def _is_line(line: TextLine) -> bool:
     """Other trainers begin lines with `step:`, too; only this one prints both of these cells."""
     is_step = re.match(rf"(?:validate )?{_STEP}", line.text) is not None
-    return is_step and "loss:" in line.text and "grad_norm:" in line.text
+    return is_step and all(cell.search(line.text) for cell in _CELLS)
 
 
 FORMAT = LineFormat(

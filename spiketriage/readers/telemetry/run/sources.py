@@ -13,7 +13,8 @@ from spiketriage.errors import EvidenceError
 from spiketriage.nouns.listing import listed
 from spiketriage.nouns.series import LogFacts
 from spiketriage.nouns.telemetry import Segment
-from spiketriage.readers.discover import CONVINCED, GUESS, Claim, discover
+from spiketriage.readers.discover import CONVINCED, GUESS, Claim, claims_on, discover
+from spiketriage.readers.look import look
 from spiketriage.readers.telemetry.run import native
 from spiketriage.readers.telemetry.run.foreign import choose
 from spiketriage.readers.telemetry.run.lineage import Telemetry
@@ -104,10 +105,8 @@ def _foreign(folder: Path, names: Names) -> Telemetry:
     logs: list[LogFacts] = []
     problems: list[str] = []
     for claim in claims:
-        try:
-            log = cast("LogFormat", claim.format).read(claim.path, names)
-        except EvidenceError as error:
-            problems.append(error.message)
+        log = _read(claim, names, problems)
+        if log is None:
             continue
         logs.append(log)
         problems += log.problems
@@ -124,6 +123,22 @@ def _foreign(folder: Path, names: Names) -> Telemetry:
     return Telemetry(
         segments=chosen.segments, problems=tuple(problems), notes=notes, logs=tuple(logs)
     )
+
+
+def _read(claim: Claim, names: Names, problems: list[str]) -> LogFacts | None:
+    """What a claim's format reads; where it reads nothing, what the next that claims the path does.
+
+    A file that is of no format in the end is a problem, in the words of the surest.
+    """
+    words = ""
+    others = [other for other in claims_on(look(claim.path)) if other.kind == claim.kind]
+    for candidate in (claim, *(other for other in others if other.format is not claim.format)):
+        try:
+            return cast("LogFormat", candidate.format).read(claim.path, names)
+        except EvidenceError as error:
+            words = words or error.message
+    problems.append(words)
+    return None
 
 
 def _within(folder: Path, note: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.series import LogFacts, Rollback
-from spiketriage.readers.look import Look
+from spiketriage.readers.look import Look, look_at_file
 from spiketriage.readers.telemetry.series.attempts import between
 from spiketriage.readers.telemetry.series.names import Names
 from spiketriage.readers.telemetry.series.points import FROM_ZERO
@@ -38,13 +38,24 @@ def claims(look: Look) -> float:
             return 0.9
         if FILE in look.names and "hparams.yaml" in look.names:
             return 0.85
-        if FILE in look.names:
+        if FILE in look.names and _is_lightnings(_head(look.path / FILE)):
             return 0.5
         return 0.0
-    header = set(look.head.split(b"\n", 1)[0].strip().split(b","))
-    if look.path.name == FILE and {b"step", b"epoch"} <= header:
+    if look.path.name == FILE and _is_lightnings(look.head):
         return 0.8
     return 0.0
+
+
+def _is_lightnings(head: bytes) -> bool:
+    """Lightning writes the epoch beside every row; another's `metrics.csv` counts as it likes."""
+    return {b"step", b"epoch"} <= set(head.split(b"\n", 1)[0].strip().split(b","))
+
+
+def _head(path: Path) -> bytes:
+    try:
+        return look_at_file(path).head
+    except EvidenceError:
+        return b""
 
 
 def _has_metrics(folder: Path) -> bool:
