@@ -23,6 +23,7 @@ from enum import IntEnum
 
 from spiketriage.foreign_text import printable
 
+MAX_MESSAGE_CHARS = 1200  # a name of a file in somebody's index can be as long as the index
 MAX_SEEN_CHARS = 500  # of what a file holds in place of what it should
 
 
@@ -56,6 +57,8 @@ class SpiketriageError(Exception):
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         self.message = printable(message)
+        if len(self.message) > MAX_MESSAGE_CHARS:
+            self.message = f"{self.message[:MAX_MESSAGE_CHARS]}…"
         super().__init__(self.message)
         self.hint = hint
 

@@ -21,7 +21,7 @@ from spiketriage.incident.audit import audit
 from spiketriage.incident.rows import TABLES, Row
 from spiketriage.tools import verify
 
-MARK = "TEST_KILL_MARK"
+MARK = "TORCH_TEST_KILL_MARK"  # of the names that children inherit
 Rows = Mapping[str, list[Row]]
 # What differs between two runs of one command: its place in the chain, the moment, and this
 # machine's own state.
