@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from spiketriage.detect.alarms import Alarm, Trigger, alarm
 from spiketriage.detect.loss_scale import Scaling
-from spiketriage.detect.rules import HABIT_ROWS, Judge, Signal
+from spiketriage.detect.rules import HABIT_ROWS, LEAST_LOSS, Judge, Signal
 
 __all__ = ["Alarm", "Array", "Detector", "Row", "Trace", "Trigger", "Verdict", "scan"]
 
@@ -247,6 +247,8 @@ def _judged(row: Row, *, is_skip: bool) -> Iterator[tuple[str, float]]:
         value = getattr(row, name)
         if value is None or (is_skip and _is_of_a_skip(name, value)):
             continue
+        if name == "grad_norm" and value == 0 and _is_nothing(row.loss):
+            continue  # all rewards of a group agree: no advantage, no gradient
         if name == "update_norm" and math.isfinite(value):
             # Adam's update is proportional to the learning rate; at 0 or unknown nothing is
             # expected of it.
@@ -254,6 +256,10 @@ def _judged(row: Row, *, is_skip: bool) -> Iterator[tuple[str, float]]:
                 continue
             value /= row.lr
         yield name, float(value)
+
+
+def _is_nothing(loss: float | None) -> bool:
+    return loss is not None and abs(loss) <= LEAST_LOSS
 
 
 def _is_of_a_skip(name: str, value: float) -> bool:

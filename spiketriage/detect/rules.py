@@ -27,8 +27,8 @@ AGAIN_ROWS = 3  # two surprises on one side within so many rows are no chance
 # of magnitudes that are taken for numbers; fp32 ends at 3.4e38, and squares must stay finite
 LARGEST = 1e100
 HABIT_ROWS = 8  # rows in a row in which a nonzero value was there before its absence means anything
-ZEROS_REMEMBERED = 1000  # rows after which a zero is forgotten
-LEAST_LOSS = 0.1  # a loss that may round to zero is below this
+ZEROS_REMEMBERED = 10_000  # rows after which a zero is forgotten
+LEAST_LOSS = 0.1  # a loss that may round to zero, or have no gradient, is below this
 CLIMB_ROWS, CLIMB_SCALES = 100, 2.0  # the median of 100 above its own minimum by this many scales
 
 
@@ -79,6 +79,7 @@ class Judge:
         self._is_shifted = False
         self._num_rows = 0
         self._surprises: list[tuple[int, float]] = []  # row and score of the largest
+        self._has_zero = False  # a zero that the run has shown is no news
         self._num_nonzero = 0  # nonzero values since the last zero
         self._num_large = 0  # of them, values in a row that could not round to zero
         self._climb = Sorted(CLIMB_ROWS)
@@ -121,6 +122,7 @@ class Judge:
             "is_shifted": self._is_shifted,
             "num_rows": self._num_rows,
             "surprises": [list(surprise) for surprise in self._surprises],
+            "has_zero": self._has_zero,
             "num_nonzero": self._num_nonzero,
             "num_large": self._num_large,
             "climb": self._climb.values,
@@ -134,6 +136,7 @@ class Judge:
         self._is_shifted = state["is_shifted"]
         self._num_rows = state["num_rows"]
         self._surprises = [(int(at), float(score)) for at, score in state["surprises"]]
+        self._has_zero = state["has_zero"]
         self._num_nonzero, self._num_large = state["num_nonzero"], state["num_large"]
         self._climb = Sorted(CLIMB_ROWS, state["climb"])
         self._lowest = math.inf if state["lowest"] is None else state["lowest"]
@@ -149,7 +152,10 @@ class Judge:
         return inner
 
     def _is_judged(self, value: float) -> bool:
-        return _is_number(value) and (value > 0 or not self.signal.logarithmic)
+        """Whether the value belongs to the band: of a signal with zeros, the others do."""
+        if not _is_number(value) or (value == 0 and self.signal.zeros):
+            return False
+        return value > 0 or not self.signal.logarithmic
 
     def _odd(self, step: int, value: float) -> Alarm | None:
         """A value that no healthy step has, whatever came before; or a zero where none ever was."""
@@ -170,7 +176,7 @@ class Judge:
                 value=value,
             )
         habit = self._num_nonzero if self.signal.logarithmic else self._num_large
-        if value == 0 and habit >= HABIT_ROWS:
+        if value == 0 and habit >= HABIT_ROWS and not self._has_zero:
             # HF Trainer's NaN filter writes 0.0 for a loss that was NaN.
             sentence = f"step {step}: {name} is exactly zero, which none of the last {habit} was"
             return alarm(name, "vanished", step, sentence, value=value)
@@ -179,6 +185,10 @@ class Judge:
     def _remember_zero(self, value: float) -> None:
         is_zero = value == 0 or (self.signal.logarithmic and value < 0)
         self._num_nonzero = _in_a_row(self._num_nonzero, not is_zero)
+        if value == 0:
+            self._has_zero = True
+        elif self._num_nonzero == ZEROS_REMEMBERED:
+            self._has_zero = False
         self._num_large = _in_a_row(self._num_large, abs(value) > LEAST_LOSS)
 
     def _remember_surprise(self, seen: _Seen) -> None:

@@ -199,6 +199,43 @@ def test_losses_that_are_mostly_zero_are_healthy_where_they_always_were():
     assert told(sparse) == []
 
 
+def test_a_zero_that_the_run_has_shown_is_no_news():
+    assert told(rows(grad_norm={150: 0.0, 200: 0.0, 250: 0.0})) == [(150, "grad_norm", "vanished")]
+    assert told(rows(grad_norm={3: 0.0, 150: 0.0})) == []
+    assert told(rows(loss={3: 0.0, 150: 0.0})) == []
+
+
+def groups(num=2000, seed=0, share=0.05):
+    """A run of GRPO: loss about zero, and no gradient at all where all rewards of a group agree."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for step in range(1, num + 1):
+        agrees = rng.random() < share
+        norm = 0.0 if agrees else float(np.exp(rng.normal(-2.5, 0.6)))
+        loss = 0.0 if agrees else round(float(rng.normal(0, 0.02)), 4)
+        made.append(Row(step=step, loss=loss, grad_norm=norm, lr=1e-6))
+    return made
+
+
+SHARES = [0.01, 0.05, 0.5, 0.97]
+
+
+def test_groups_whose_rewards_agree_are_healthy():
+    pages = [
+        page for share in SHARES for seed in range(3) for page in told(groups(2000, seed, share))
+    ]
+    assert len(pages) <= 2  # of 24,000 rows
+    assert {trigger for _, _, trigger in pages} <= {"ratio"}  # of the norm's own long tail, no zero
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_nan_among_groups_whose_rewards_agree_is_found(share, seed):
+    some = groups(share=share, seed=seed)
+    some[1000] = replace(some[1000], grad_norm=math.nan)
+    assert (1001, "grad_norm", "nonfinite") in told(some)
+
+
 def fp16(skips, num=400):
     """Rows of a run with dynamic loss scaling that skips at these rows, infinite gradient and no loss."""
     scale, made = 2.0**16, []
