@@ -4,6 +4,7 @@ This module never imports more of the project than how a foreign word is shown.
 
     SpiketriageError
     ├── UsageError           2   the command line or a settings file is wrong
+    │   └── StepNotTakenError    a job's loop ended before the step that a trial asked of it
     ├── RefusedError         3   a precondition is missing
     ├── EvidenceError        4   evidence is missing, corrupt, or changed since the freeze
     │   └── CorruptFileError     a file is not what its format says
@@ -22,6 +23,7 @@ from enum import IntEnum
 
 from spiketriage.foreign_text import printable
 
+MAX_MESSAGE_CHARS = 1200  # a name of a file in somebody's index can be as long as the index
 MAX_SEEN_CHARS = 500  # of what a file holds in place of what it should
 
 
@@ -55,6 +57,8 @@ class SpiketriageError(Exception):
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         self.message = printable(message)
+        if len(self.message) > MAX_MESSAGE_CHARS:
+            self.message = f"{self.message[:MAX_MESSAGE_CHARS]}…"
         super().__init__(self.message)
         self.hint = hint
 
@@ -63,6 +67,10 @@ class UsageError(SpiketriageError):
     """The command line or a settings file asks for something that does not exist."""
 
     exit_code = Exit.USAGE
+
+
+class StepNotTakenError(UsageError):
+    """A job's own loop ended before it had taken the step that was asked of it."""
 
 
 class RefusedError(SpiketriageError):

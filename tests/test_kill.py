@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import ROOT, call
-from rehearsed import Rehearsed, clean_environment, command_of, gone, start
+from command_line import call
+from killing import MARK, Child
+from rehearsed import Rehearsed, command_of, gone, start
 from run_folder import write_run
 
 from spiketriage.incident import store
@@ -30,39 +31,8 @@ from spiketriage.nouns.incident import Dossier
 from spiketriage.runbook import status
 from spiketriage.tools import verify
 
-MARK = "TORCH_TEST_KILL_MARK"  # of the names that children inherit
 STEPS = ("freeze", "hash", "check", "bisect", "report")
 NUM_EVENTS, NUM_MOMENTS = 3, 2
-
-
-class Child:
-    """The process of `tests/command_child.py`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.mark = str(folder)
-        self.log = folder / "child.log"
-        self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "tests" / "command_child.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**clean_environment(), MARK: self.mark, "SPIKETRIAGE_QUIET": "1"},
-        )
-
-    def run(self, *words: str, **how: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"words": words, "log": str(self.log), **how}) + "\n")
-        self.process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait(timeout=60)
-        self.process.stdout.close()
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +63,10 @@ def check_readable(run: Path, incidents: Path | None = None) -> None:
     assert told.next_commands
     if told.incident:
         assert audit(store.find(run, incidents=incidents, wanted=None)) == ()
+        examined = verify.run(
+            run, incidents=incidents, incident=None, argv=["spiketriage", "verify"]
+        )
+        assert examined.verdict in ("intact", "interrupted"), examined.lines
 
 
 def kill_points(step: str, whole: dict[str, Any]) -> list[dict[str, Any]]:

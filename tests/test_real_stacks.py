@@ -176,7 +176,7 @@ def test_rotten_hf_trainer(told: Told) -> None:
             "(git lfs pull)"
         ),
         (
-            "differs: generation-digests: damaged, or changed since the freeze: checkpoint-2, "
+            "differs: generation-digests: do not hold what their layout promises: checkpoint-2, "
             "checkpoint-4, checkpoint-6"
         ),
     )

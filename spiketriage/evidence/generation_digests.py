@@ -253,7 +253,12 @@ def _finding(
     first = differences[0]
     names = dict.fromkeys(difference.name for difference in differences)
     has_manifest = any(difference.generation.layout == NATIVE for difference in differences)
-    what = "differ from their manifest" if has_manifest else "damaged, or changed since the freeze"
+    if has_manifest:
+        what = "differ from their manifest"
+    elif all(difference.note for difference in differences):
+        what = "changed since the freeze"
+    else:
+        what = "do not hold what their layout promises"
     return Finding(
         name=NAME,
         outcome="differs",

@@ -83,7 +83,11 @@ class Harness(Protocol):
         ...
 
     def step(self, step: int, recorder: Recorder, ids: Any = None) -> None:
-        """Execute and record step `step`, on its own batch or on `ids`; collective."""
+        """Execute and record step `step`, on its own batch or on `ids`; collective.
+
+        Raises:
+            StepNotTakenError: on every rank alike, the trainer's own loop ended before that step.
+        """
         ...
 
     def lr(self, step: int) -> float:

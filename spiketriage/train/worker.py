@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from spiketriage import durable
 from spiketriage.digests import of_file
-from spiketriage.errors import UsageError
+from spiketriage.errors import StepNotTakenError, UsageError
 from spiketriage.train.harness import Context, Harness, Overrides
 from spiketriage.train.recording.recorder import Recorder
 from spiketriage.wire import trial as wire
@@ -129,7 +129,14 @@ def _run_path(station: Station, replay: Trial | None, probes: Sequence[Trial]) -
             done += [_probe(station, probe) for probe in probes if probe.factors.advance_to == step]
             if step + 1 > last or step + 1 == skipped:
                 continue
-            station.harness.step(step + 1, recorder, station.ids(leader, step + 1))
+            try:
+                station.harness.step(step + 1, recorder, station.ids(leader, step + 1))
+            except StepNotTakenError as error:
+                if skipped is None:
+                    raise
+                # Without the skipped step the loop may count an epoch's steps otherwise.
+                lead.not_testable = f"without step {skipped} {error.message}"
+                break
             station.num_steps += 1
     lead.num_steps_executed = station.num_steps - before - len(done)
     lead.wall_s = time.perf_counter() - started_s

@@ -112,6 +112,8 @@ def _chunk(campaign: Campaign, spec: Path, first: int, num: int) -> int:
         number, member, outcome, report = json.loads(line)
         campaign.take(number, member, outcome, report)
         done = number + 1
+    if worker.returncode and not (folder / "state").exists():
+        raise RuntimeError(f"a worker did not start: {errors[-2000:]}")
     if worker.returncode:
         state = (folder / "state").read_text().split()
         done = int(state[0]) + 1

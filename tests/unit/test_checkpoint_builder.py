@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.checkpoint import StatedStep
 from spiketriage.nouns.file import StoredFile
-from spiketriage.readers.checkpoints.building.builder import begin, begin_folder
+from spiketriage.readers.checkpoints.building.builder import NO_DATA_STATE, begin, begin_folder
+from spiketriage.readers.checkpoints.layouts import torch_save
 
 
 @pytest.fixture
@@ -69,3 +71,18 @@ def test_names_are_told_apart_by_the_number_in_them(folder):
         0: "rng_0.pt",
         10: "rng_10.pt",
     }
+
+
+def test_a_checkpoint_without_random_state_and_cursor_says_what_cannot_be_proved(tmp_path):
+    weights = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(weights.parameters())
+    weights(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    state = {"model": weights.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, tmp_path / "bare.pt")
+    torch.save({**state, "rng_state": torch.get_rng_state()}, tmp_path / "with_rng.pt")
+    torch.save({"model": weights.state_dict()}, tmp_path / "weights.pt")
+    told = {
+        path.name for path in tmp_path.iterdir() if NO_DATA_STATE in torch_save.read(path).notes
+    }
+    assert told == {"bare.pt"}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_view import SyntheticRun
 
-from spiketriage.diagnosis.checks import consumed_counters, loss_bounds
+from spiketriage.diagnosis.checks import consumed_counters, logged_lr, loss_bounds
 from spiketriage.nouns.series import LogFacts, Series
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 
@@ -129,3 +129,28 @@ def test_a_plateau_with_ordinary_noise_is_not_constant():
     steps = np.arange(1, 1001)
     loss = series("loss", steps, 7.2 + 0.05 * rng.standard_normal(1000), name="loss/mean")
     assert outcome(loss_bounds, loss).outcome == "agrees"
+
+
+def rates(steps, values, attempt=0):
+    return series("learning rate", steps, values, attempt, name="lr")
+
+
+def test_a_schedule_that_begins_anew_at_a_restart_is_named():
+    first = rates(range(101, 201), np.full(100, 3e-4))
+    second = rates(range(201, 301), np.linspace(3e-6, 3e-4, 100), attempt=1)
+    found = outcome(logged_lr, first, second)
+    assert (found.outcome, found.where.step) == ("differs", 201)
+    assert found.magnitude == pytest.approx(0.01)
+
+
+def test_a_warm_up_or_decay_that_goes_on_over_a_restart_is_healthy():
+    warm_up = 1e-6 * np.arange(1, 401)
+    first, second = rates(range(1, 201), warm_up[:200]), rates(range(151, 401), warm_up[150:], 1)
+    assert outcome(logged_lr, first, second).outcome == "agrees"
+    early = rates(range(1, 4), warm_up[:3]), rates(range(4, 401), warm_up[3:], 1)
+    assert outcome(logged_lr, *early).outcome == "agrees"
+
+
+def test_a_rate_that_jumps_within_an_attempt_is_the_schedules_own_affair():
+    steps = rates(range(1, 101), np.where(np.arange(100) < 50, 1e-3, 1e-4))
+    assert outcome(logged_lr, steps).outcome == "not testable"

@@ -119,3 +119,15 @@ def test_what_is_stored_is_finite_of_one_step_and_possible() -> None:
 @pytest.mark.parametrize("check", [stored_steps, stored_values])
 def test_generations_of_our_own_layout_are_not_asked(check) -> None:
     assert check.run(view(generations=(replace(generation(4), layout="native"),))) == ()
+
+
+def test_counters_that_stay_apart_by_one_number_name_where_they_parted() -> None:
+    stated = {
+        step: {"name": step, "optimizer": step if step < 300 else step - 20}
+        for step in (100, 200, 300, 400)
+    }
+    generations = tuple(generation(step, stated_steps=own) for step, own in stated.items())
+    (found,) = stored_steps.run(view(generations=generations))
+    assert (found.outcome, found.where.step, found.magnitude) == ("differs", 300, 20.0)
+    assert "apart by the same 20 in checkpoint-300, checkpoint-400" in found.summary
+    assert "since after checkpoint-200: a load set one of them" in found.summary

@@ -57,10 +57,17 @@ MMENGINE = (
 METRIC_LOGGER = (
     "Epoch: [3]  [  10/1251]  eta: 0:10:01  lr: 0.000001  loss: 6.9321 (6.9400)  time: 0.5"
 )
+MS_SWIFT = (
+    "{'loss': 2.1, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'memory(GiB)': 30.1, "
+    "'global_step/max_steps': '10/1000', 'percentage': '1.00%', 'elapsed_time': '10s'}"
+)
+KOHYA = "steps:   5%|5         | 50/1000 [00:12<04:00,  4.00it/s, avr_loss=0.123]"
 IMAGENET = "Epoch: [3][  10/5005]\tTime  0.105 ( 1.2)\tLoss 6.9950e+00 (7.01e+00)\tAcc@1   0.00"
 SWIFT = "{'loss': 2.1, 'grad_norm': 1.5, 'learning_rate': 9e-05, 'global_step/max_steps': '5/100'}"
 
 LINES = (
+    (MS_SWIFT, 10, {"loss": 2.1, "grad_norm": 1.5, "learning_rate": 1e-5}),
+    (KOHYA, 50, {"avr_loss": 0.123}),
     (VERL, 151, {"actor/grad_norm": NAN, "actor/pg_loss": -0.013}),
     (FAIRSEQ, 3400, {"loss": 0.441, "gnorm": 3.91, "lr": 8.5e-06, "loss_scale": 2048.0}),
     (OLD_FAIRSEQ, 101, {"loss": 14.5, "gnorm": 5.123}),

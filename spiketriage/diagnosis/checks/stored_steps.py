@@ -5,6 +5,8 @@ A mixture of two generations loads without complaint; it never looks at what the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spiketriage.diagnosis.findings import agrees, untestable
 from spiketriage.diagnosis.role import AGAINST_THE_RUN, Emission
 from spiketriage.diagnosis.view import View
@@ -29,18 +31,17 @@ def run(view: View) -> tuple[Finding, ...]:
         first = mixed[0]
         names = listed([generation.name for generation in mixed])
         stated = steps_in_words(first.stated_steps)
+        since = _since(stating, mixed)
         return (
             Finding(
                 name=NAME,
                 outcome="differs",
                 summary=f"{names}: do not resume from there: "
-                f"its parts are not of one step: {stated}",
+                f"its parts are not of one step: {stated}{since}",
                 where=Where(step=first.step, path=first.name),
                 expected="one step",
                 seen=stated,
-                magnitude=float(
-                    max(first.stated_steps.values()) - min(first.stated_steps.values())
-                ),
+                magnitude=float(_lag(first)),
             ),
         )
     if all(generation.layout == NATIVE for generation in view.generations):
@@ -50,3 +51,20 @@ def run(view: View) -> tuple[Finding, ...]:
     return (
         agrees(NAME, f"all places of {counted(len(stating), 'generation')} state one step each"),
     )
+
+
+def _since(stating: Sequence[GenerationFacts], mixed: Sequence[GenerationFacts]) -> str:
+    """Where counters that stay apart by one number parted: at a load, not in a save."""
+    lags = {_lag(generation) for generation in mixed}
+    if len(mixed) < 2 or len(lags) > 1:
+        return ""
+    before = [facts.name for facts in stating[: stating.index(mixed[0])]]
+    since = f"since after {before[-1]}" if before else "in every generation that there is"
+    return (
+        f"; they are apart by the same {lags.pop()} in {listed([facts.name for facts in mixed])}, "
+        f"{since}: a load set one of them, no save mixed them up"
+    )
+
+
+def _lag(generation: GenerationFacts) -> int:
+    return max(generation.stated_steps.values()) - min(generation.stated_steps.values())

@@ -30,7 +30,7 @@ _RESET = re.compile(rf"GPU at (?:PCI:)?({ADDRESS}) .*likely needs to be reset")
 _KILLED = re.compile(r"[Oo]ut of memory: Kill(?:ed)? process (\d+),?(?: UID \d+,?)? \(([^)]*)\)")
 _REAPED = re.compile(r"oom_reaper: reaped process (\d+) \(([^)]*)\)")
 _OOM = re.compile(r"oom-kill:constraint=(\w+)")
-_OOM_TASK = re.compile(r"task=([^,]{0,64}),pid=(\d+)")
+_OOM_TASK = re.compile(r"task=([^,]{0,64}),pid=(\d{1,10})")
 _SEGFAULT = re.compile(
     r"(.{0,32}?)\[(\d+)\]: segfault at (\S+) ip \S+ sp \S+ error \S+(?: in ([^\[\s]+))?"
 )

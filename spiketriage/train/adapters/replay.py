@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-from spiketriage.errors import UsageError
+from spiketriage.errors import StepNotTakenError, UsageError
 from spiketriage.nouns.telemetry import Identity
 from spiketriage.train.adapters.clip_link import learning_rate
 from spiketriage.train.adapters.feed import SessionView
@@ -175,7 +175,7 @@ class Replay:
         feed.queue.extend(self.build(self.read(ids)))
         self._pausable.resume()
         if self._session.last_step != step:
-            raise UsageError(f"the loop ended without having taken step {step}")
+            raise StepNotTakenError(f"the loop ended without having taken step {step}")
 
     def lr(self, step: int) -> float:
         """The rate of the next step, whatever its number: schedules are the framework's."""

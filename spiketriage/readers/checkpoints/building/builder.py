@@ -28,6 +28,10 @@ from spiketriage.readers.look import Look, look
 
 T = TypeVar("T")
 
+NO_DATA_STATE = (
+    "no random state and no data cursor is stored: which data follow a resume cannot be proved"
+)
+
 
 @dataclass(slots=True, kw_only=True)
 class CheckpointBuilder:
@@ -91,6 +95,9 @@ class CheckpointBuilder:
 
     def finish(self, layout: str, *, name: str = "") -> CheckpointFacts:
         """The facts; what several files state alike is stated once."""
+        has_optimizer = any(tensor.role == "optimizer" for tensor in self.tensors)
+        if has_optimizer and not any(field.kind in ("rng", "cursor") for field in self.fields):
+            self.notes.append(NO_DATA_STATE)
         return CheckpointFacts(
             layout=layout,
             name=name or self.path.name,

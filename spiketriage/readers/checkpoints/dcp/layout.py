@@ -158,7 +158,8 @@ def _miss_metadata(
     )
     own = [name for name in names if re.fullmatch(r"__\d+\.metadata", name)]
     if own:
-        builder.problems.append(
+        # Nothing is damaged: it is a way to save that this reader does not know.
+        builder.interrupted = (
             f"{missing}: every rank wrote its own ({some(own)}), which is not read here"
         )
     elif f"{METADATA}.tmp" in names:

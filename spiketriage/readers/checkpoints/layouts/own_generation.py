@@ -6,6 +6,7 @@ byte.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def _add_fields(builder: CheckpointBuilder) -> None:
 def _changed(path: Path, generation: GenerationFacts) -> Iterator[str]:
     """The small files that are not what the manifest says; of the large ones the scan will tell."""
     for entry in generation.manifest.files if generation.manifest else ():
-        if entry.path.startswith(f"{wire.TENSORS}/__") or not (path / entry.path).is_file():
+        if entry.path.startswith(f"{wire.TENSORS}/__") or not os.path.isfile(path / entry.path):
             continue
         try:
             seen = tree_of_file(path / entry.path)

@@ -69,7 +69,9 @@ def _read_file(path: Path) -> CheckpointFacts:
     builder.complete = not builder.problems
     metadata = checked_header(path, []).metadata
     if metadata:
-        digests = {name: of_bytes(text.encode()) for name, text in metadata.items()}
+        digests = {
+            name: of_bytes(text.encode("utf-8", "surrogatepass")) for name, text in metadata.items()
+        }
         builder.fields.append(
             FieldFacts(
                 kind="other",

@@ -45,8 +45,9 @@ _STEP_KEYS = {
     *("current_steps", "train/step", "train/global_step", "trainer/global_step", "batch_step"),
 }
 _STEP_WORD = re.compile(
-    r"(?:^|[\s\[(|,])(?:global[ _])?(?:step|iter|iteration|update)s?"
-    r"(?:\(train\))?\s{0,4}[:=#]?\s{0,4}\[?\s{0,8}(?P<step>\d{1,18})(?![\d.])",
+    r"(?:^|[\s\[(|,{'\"])(?:global[ _])?(?:step|iter|iteration|update)s?"
+    r"(?:\(train\)|/max_steps['\"])?\s{0,4}[:=#]?\s{0,4}[\['\"]?\s{0,8}"
+    r"(?P<step>\d{1,18})(?![\d.])",
     re.IGNORECASE,
 )
 _EPOCH_AND_PLACE = re.compile(
@@ -61,7 +62,10 @@ _NOT_TRAINING = re.compile(
 )
 _LOSS = "loss/mean"
 _GRADIENT = "grad/norm"
-_OWN = {"train loss": _LOSS, "total loss": _LOSS, "total_loss": _LOSS, "avg loss": _LOSS}
+_OWN = {
+    **{"train loss": _LOSS, "total loss": _LOSS, "total_loss": _LOSS, "avg loss": _LOSS},
+    **{"avg_loss": _LOSS, "avr_loss": _LOSS},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
