@@ -19,6 +19,7 @@ from spiketriage.nouns.telemetry import Event, EventFacts
 from spiketriage.readers.scan.oddities import nonfinite, oddities, suspicions
 from spiketriage.readers.scan.spread import unmeasured_path
 
+MAX_NAME_CHARS = 200
 MAX_LINES = 12  # of one sort, so that the whole description fits a screen
 SEVERITIES = ("fatal", "error", "warning", "info")
 MOST_ASKED = ("loss/mean", "grad/norm", "lr", "loss_scale")
@@ -268,7 +269,7 @@ def _by_interest(series: Iterable[Series]) -> list[Series]:
 
 def _series(series: Series) -> str:
     steps, values = series.steps, series.values
-    name = series.name
+    name = _bounded_name(series.name)
     if series.rank is not None:
         name = f"{name} rank {series.rank}"
     if series.attempt:
@@ -285,10 +286,17 @@ def _series(series: Series) -> str:
         parts.append(f"{num_nonfinite} nonfinite")
     line = f"{name}: {', '.join(parts)}"
     if series.reasons:
-        line = f"{line} ({next(iter(series.reasons.values()))})"
+        line = f"{line} ({_bounded_name(next(iter(series.reasons.values())))})"
     if not series.trusted:
         line = f"{line}; not to be trusted: {series.trust}"
     return line
+
+
+def _bounded_name(name: str) -> str:
+    """A name that a log gives, cut where the line would become unreadable."""
+    if len(name) <= MAX_NAME_CHARS:
+        return name
+    return f"{name[:MAX_NAME_CHARS]}…"
 
 
 def _is_usual(name: str) -> bool:
