@@ -49,8 +49,8 @@ def make_site(view: View, setting: Setting, trials: Path, recorded: Mapping[str,
         codes["reference"] = _code_parent(view, setting.reference_code)
     return Site(
         run=settings.run,
-        trials=trials,
-        checkpoints=_checkpoints(view, setting),
+        trials=trials.absolute(),  # workers have a working folder of their own
+        checkpoints=_checkpoints(view, setting).absolute(),
         digests=_digests(view),
         recorded=recorded,
         harness=settings.harness,
