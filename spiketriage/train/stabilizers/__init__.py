@@ -39,7 +39,7 @@ class Stabilizer:
 
     `module` is its name below `spiketriage.train`, the rest its constants. `lifts` are the names to
     import from it, the one that belongs into a loop or a model first. `unseen` says, of a member
-    that no configuration key and no switch of the rehearsal shows, why that is so.
+    that no configuration key and no switch of ours shows, why that is so.
     """
 
     module: str
