@@ -5,6 +5,7 @@ This module never copies evidence; it lists what the collectors copied.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -27,8 +28,10 @@ def close(evidence: Path, known: Mapping[str, str]) -> str:
         EvidenceError: a copied file cannot be read.
     """
     payload = evidence / layout.PAYLOAD
-    for leftover in payload.rglob(".*.partial"):
-        leftover.unlink()
+    shutil.rmtree(evidence / layout.DRAFTS, ignore_errors=True)
+    for leftover in payload.rglob(".*.partial"):  # of our own files, by `durable.write`
+        if leftover.relative_to(payload).as_posix() not in known:
+            leftover.unlink()
     lines = []
     for path in sorted(path for path in payload.rglob("*") if path.is_file()):
         name = path.relative_to(payload).as_posix()

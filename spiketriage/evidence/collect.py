@@ -32,6 +32,11 @@ from spiketriage.readers.settings import read_settings
 GENERATIONS = "generations"
 NUM_CANDIDATES = 2
 ALIVE_BYTES = 1 << 26
+BLOCK_BYTES = 512  # in which st_blocks counts, whatever the file system's own are
+# The run may need the disk to save itself: a twentieth of it, at most a gigabyte, stays free.
+RESERVE_SHARE, MAX_RESERVE_BYTES = 20, 1 << 30
+SMALL_BYTES = 1 << 20  # tried in any case; a disk that takes not even these is full
+MAX_COPY_BYTES = 1 << 36  # 64 GiB: of a larger log nobody waits for the copy
 
 
 def main() -> None:
@@ -67,7 +72,7 @@ def keep(settings: RunSettings, target: Path, item: Item) -> None:
     assert name is not None, "every collector lists kinds that are copied"
     path = layout.artifact_path(settings.run, item.source)
     try:
-        artifact, sha256 = copy(item, target / name, path)
+        artifact, sha256 = copy(item, target / name, path, drafts=target.with_name(layout.DRAFTS))
     except (OSError, PartialError) as error:
         why = error if isinstance(error, OSError) else error.__cause__
         if isinstance(why, OSError) and why.errno in FULL:
@@ -98,7 +103,7 @@ def missing(path: str, kind: str, note: str) -> Artifact:
     )
 
 
-def copy(item: Item, target: Path, path: str) -> tuple[Artifact, str]:
+def copy(item: Item, target: Path, path: str, *, drafts: Path) -> tuple[Artifact, str]:
     """Copy and digest in one read pass; a copy of the same size and time is digested where it is.
 
     Raises:
@@ -117,7 +122,7 @@ def copy(item: Item, target: Path, path: str) -> tuple[Artifact, str]:
         status = _regular(item.source)
         size_bytes, mtime_ns = status.st_size, status.st_mtime_ns
         if not _is_copy(target, status):
-            size_bytes = stream_copy(item.source, target, (quick, slow))
+            size_bytes = stream_copy(item.source, target, (quick, slow), drafts=drafts)
             if size_bytes == status.st_size:
                 note = ""
             else:
@@ -155,7 +160,7 @@ def _is_copy(target: Path, status: os.stat_result) -> bool:
     return (held.st_size, held.st_mtime_ns) == (status.st_size, status.st_mtime_ns)
 
 
-def stream_copy(source: Path, target: Path, states: tuple[Any, ...]) -> int:
+def stream_copy(source: Path, target: Path, states: tuple[Any, ...], *, drafts: Path) -> int:
     """Read `source` once: digest it into `states` and write it to `target`, synced.
 
     Returns the number of bytes.
@@ -165,30 +170,71 @@ def stream_copy(source: Path, target: Path, states: tuple[Any, ...]) -> int:
         OSError, PartialError: the copy cannot be written; the cause of the latter is an OSError.
     """
     status = source.stat()
-    draft = target.with_name(f".{target.name[:50]}.partial")
+    has_holes = status.st_blocks * BLOCK_BYTES < status.st_size
+    _require_room(target.parent, status)
+    drafts.mkdir(exist_ok=True)
+    draft = drafts / "copy"  # not beside the copies: the run may have a file of any name
+    try:
+        count = _write_draft(source, draft, states, has_holes=has_holes, size=status.st_size)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    os.utime(draft, ns=(status.st_mtime_ns, status.st_mtime_ns))
+    draft.replace(target)
+    return count
+
+
+def _write_draft(
+    source: Path, draft: Path, states: tuple[Any, ...], *, has_holes: bool, size: int
+) -> int:
+    """Write the draft of a copy, synced, its holes as holes, and return its number of bytes."""
     since_alive = 0
     with draft.open("wb") as stream:
-        _reserve(stream.fileno(), status.st_size)
+        if not has_holes:
+            _reserve(stream.fileno(), size)
 
         def alive(chunk: memoryview) -> None:
             nonlocal since_alive
             try:
-                stream.write(chunk)
+                if has_holes and not any(chunk):
+                    stream.seek(len(chunk), os.SEEK_CUR)
+                else:
+                    stream.write(chunk)
             except OSError as error:
                 # told apart from an error of reading, which costs this item only
                 raise PartialError(f"{draft}: cannot be written: {error}") from error
             since_alive += len(chunk)
             if since_alive > ALIVE_BYTES:
                 since_alive = 0
-                tell(alive=target.name)
+                tell(alive=str(source))
 
         count = read_pass(source, (*(state.update for state in states), alive))
         stream.flush()
         stream.truncate(count)
         os.fsync(stream.fileno())
-    os.utime(draft, ns=(status.st_mtime_ns, status.st_mtime_ns))
-    draft.replace(target)
     return count
+
+
+def _require_room(folder: Path, status: os.stat_result) -> None:
+    """Refuse a copy that the disk has no room for, or that nobody would read to its end.
+
+    Raises:
+        EvidenceError: it is too large.
+    """
+    if status.st_size > MAX_COPY_BYTES:
+        raise EvidenceError(
+            f"not copied: {status.st_size} bytes, of which {status.st_blocks * BLOCK_BYTES} are "
+            f"on the disk; at most {MAX_COPY_BYTES} are copied"
+        )
+    needed_bytes = min(status.st_size, status.st_blocks * BLOCK_BYTES)
+    disk = os.statvfs(folder)
+    reserve_bytes = min(MAX_RESERVE_BYTES, disk.f_blocks * disk.f_frsize // RESERVE_SHARE)
+    free_bytes = disk.f_bavail * disk.f_frsize
+    if needed_bytes > SMALL_BYTES and needed_bytes > free_bytes - reserve_bytes:
+        raise EvidenceError(
+            f"not copied: {needed_bytes} bytes, and the disk of {folder} has {free_bytes} left, of "
+            f"which {reserve_bytes} are kept for the run"
+        )
 
 
 def _reserve(handle: int, num_bytes: int) -> None:

@@ -20,6 +20,7 @@ TELEMETRY, GENERATIONS, INDEX, CONFIG, CODE, LOGS = (
 )
 HOST = "host.json"
 PARQUET = "telemetry.parquet"
+DRAFTS = "drafts"  # beside the payload, while a copy is written
 
 
 def payload(incident_folder: Path) -> Path:
@@ -66,9 +67,18 @@ def copy_name(settings: RunSettings, kind: str, source: Path) -> str | None:
         # apart.
         for number, folder in enumerate(settings.logs):
             if source.is_relative_to(folder):
-                prefix = LOGS if number == 0 else f"{LOGS}/{number}"
-                return f"{prefix}/{_below(folder, source)}"
+                return f"{LOGS}/{_numbered(number, _below(folder, source))}"
     return None
+
+
+def _numbered(number: int, name: str) -> str:
+    """The name of a log below the folder of that number, which no log of another folder has.
+
+    The first folder's names are as they are, unless they begin like a number of ours.
+    """
+    if number == 0 and not name.startswith("@"):
+        return name
+    return f"@{number}/{name}"
 
 
 def _below(folder: Path | None, source: Path) -> str:

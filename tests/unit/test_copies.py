@@ -1,0 +1,137 @@
+"""What is copied out of a run: whole, under a name of its own, never more than there is room for.
+
+Small disks are file systems in memory, where this machine may mount one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from run_folder import write_run
+
+from spiketriage.evidence import layout
+from spiketriage.incident import store
+from spiketriage.nouns.incident import RunSettings, StepResult
+from spiketriage.runbook import freeze
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def frozen(run: Path) -> StepResult:
+    return freeze.run(run, incidents=None, incident=None, argv=["spiketriage", "freeze"])
+
+
+def payload_of(run: Path) -> Path:
+    return layout.payload(store.find(run, incidents=None, wanted=None).folder)
+
+
+def test_a_sparse_log_of_two_terabytes_costs_no_disk(small_disk: Path) -> None:
+    run = write_run(small_disk / "run", spike_at=110)
+    (run / "logs").mkdir(exist_ok=True)
+    with (run / "logs" / "core.4711").open("wb") as log:
+        log.truncate(1 << 41)
+    (run / "logs" / "out.log").write_text("the words of the job\n", encoding="utf-8")
+    result = frozen(run)
+    assert result.exit_code == 6
+    (gap,) = [gap for gap in result.data["gaps"] if gap["path"] == "logs/core.4711"]
+    assert "not copied: 2199023255552 bytes, of which 0 are on the disk" in gap["note"]
+    assert (payload_of(run) / "logs" / "out.log").read_text() == "the words of the job\n"
+    disk = os.statvfs(small_disk)
+    assert disk.f_bavail * disk.f_frsize > 20 << 20
+    assert not list(run.rglob("*.partial"))
+    assert not (payload_of(run).parent / layout.DRAFTS).exists()
+
+
+def test_a_log_that_leaves_no_reserve_is_told_and_the_rest_is_kept(small_disk: Path) -> None:
+    run = write_run(small_disk / "run", spike_at=110)
+    (run / "logs").mkdir(exist_ok=True)
+    (run / "logs" / "a.log").write_bytes(b"x" * (34 << 20))
+    (run / "logs" / "b.log").write_text("short\n", encoding="utf-8")
+    result = frozen(run)
+    assert result.exit_code == 6
+    (gap,) = [gap for gap in result.data["gaps"] if gap["path"] == "logs/a.log"]
+    assert gap["note"].startswith(f"not copied: {34 << 20} bytes, and the disk of ")
+    assert (payload_of(run) / "logs" / "b.log").read_text() == "short\n"
+
+
+def test_holes_stay_holes_and_the_copy_is_the_same_bytes(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", spike_at=110)
+    (run / "logs").mkdir(exist_ok=True)
+    source = run / "logs" / "sparse.log"
+    with source.open("wb") as log:
+        log.write(b"begin\n")
+        log.seek(64 << 20)
+        log.write(b"end\n")
+    frozen(run)
+    copy = payload_of(run) / "logs" / "sparse.log"
+    assert copy.stat().st_blocks * 512 < 16 << 20
+    assert copy.read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("name", [".x.log.partial", ".download.partial", "drafts", "copy"])
+def test_no_name_of_the_run_is_taken_for_one_of_ours(name: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", spike_at=110)
+    (run / "logs").mkdir(exist_ok=True)
+    (run / "logs" / name).write_text("half written evidence\n", encoding="utf-8")
+    (run / "logs" / "x.log").write_text("whole\n", encoding="utf-8")
+    frozen(run)
+    kept = payload_of(run) / "logs"
+    assert (kept / name).read_text(encoding="utf-8") == "half written evidence\n"
+    assert (kept / "x.log").read_text(encoding="utf-8") == "whole\n"
+
+
+PART = st.sampled_from(["x.log", "1", "0", "@0", "@1", "@", "a"])
+
+
+@given(st.lists(PART, min_size=1, max_size=3), st.lists(PART, min_size=1, max_size=3))
+def test_logs_of_two_folders_never_share_a_copy(first: list[str], second: list[str]) -> None:
+    run = Path("/run")
+    settings = RunSettings(
+        run=run,
+        run_id="r",
+        telemetry=run / "telemetry",
+        checkpoints=run / "checkpoints",
+        data_index=None,
+        config=None,
+        code=None,
+        logs=(run / "logs", run / "more"),
+        harness="",
+        python_path=(),
+        launch_kind="torchrun",
+        num_processes=1,
+    )
+    names = {
+        layout.copy_name(settings, "log", run / "logs" / "/".join(first)),
+        layout.copy_name(settings, "log", run / "more" / "/".join(second)),
+    }
+    assert len(names) == 2
+
+
+def test_logs_of_two_folders_are_both_kept(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", spike_at=110)
+    for folder, text in (("logs/1", "first"), ("more", "second")):
+        (run / folder).mkdir(parents=True, exist_ok=True)
+        (run / folder / "x.log").write_text(text, encoding="utf-8")
+    settings = run / "spiketriage.toml"
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(text.replace("[run]", '[run]\nlogs = ["logs", "more"]'), encoding="utf-8")
+    frozen(run)
+    kept = {path.read_text() for path in (payload_of(run) / "logs").rglob("x.log")}
+    assert kept == {"first", "second"}
