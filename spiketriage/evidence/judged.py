@@ -72,6 +72,11 @@ def summary(judged: Collection[Judged]) -> str:
     return "; ".join(parts)
 
 
+def is_loss_among(judged: Iterable[Judged]) -> bool:
+    """Whether the loss of training itself was judged."""
+    return any(signal.signal == EXPECTED["loss"] for signal in judged)
+
+
 def candidates(logs: Iterable[LogFacts]) -> tuple[str, ...]:
     """Keys that look like the loss of training and are not known as such, most points first."""
     sizes: dict[str, int] = {}

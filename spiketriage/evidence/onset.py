@@ -6,7 +6,7 @@ This module never reads a file and never decides which generation is good.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,9 +87,7 @@ def _onset_of(telemetry: Telemetry, scan: Scan, *, since: int | None) -> Onset:
     judged = tuple(judging.what_was_judged(columns))
     if not alarms:
         points = tuple(_points(telemetry, steps, columns, onset=None, sentences={}))
-        reason = NOTHING
-        if not judged:
-            reason = f"{NOT_JUDGED}; {judging.question(judging.candidates(telemetry.logs))}"
+        reason = _why_none(telemetry, judged)
         return Onset(step=None, reason=reason, alarms=(), points=points, judged=judged)
     sentences: dict[int, str] = {}
     for alarm in alarms:
@@ -103,6 +101,16 @@ def _onset_of(telemetry: Telemetry, scan: Scan, *, since: int | None) -> Onset:
         points=tuple(_points(telemetry, steps, columns, onset=onset, sentences=sentences)),
         judged=judged,
     )
+
+
+def _why_none(telemetry: Telemetry, judged: Collection[Judged]) -> str:
+    """Nothing spiked, unless nothing was judged, or a loss is logged that nobody knows as such."""
+    keys = judging.candidates(telemetry.logs)
+    if not judged:
+        return f"{NOT_JUDGED}; {judging.question(keys)}"
+    if keys and not judging.is_loss_among(judged):
+        return f"{NOT_JUDGED} as the loss; {judging.question(keys)}"
+    return NOTHING
 
 
 def _rolled_back(tail: Abandoned, past: Onset) -> str:

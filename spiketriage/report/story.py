@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spiketriage.errors import Exit
-from spiketriage.nouns.incident import Anchors, Dossier, JournalRow, StepPoint
+from spiketriage.nouns.incident import JUDGED, Anchors, Dossier, JournalRow, StepPoint
 from spiketriage.report import commands, words
 from spiketriage.report.model import Row, Section, Table, code, number, text
 from spiketriage.report.sections import cell, known_good_step, suspect_step, unfilled
@@ -72,10 +72,21 @@ def detection(dossier: Dossier) -> Section:
         what = "No anchors are recorded."
         return unfilled(dossier, key=key, title=title, what=what, step="freeze")
     alarms = [point for point in dossier.steps if point.alarm]
+    judged = _judged(dossier)
     if not alarms:
         quiet = f"No alarm was raised on {words.count(len(dossier.steps), 'recorded point')}."
-        return Section(key=key, title=title, paragraphs=(quiet,), tables=(_anchors(anchors),))
-    return Section(key=key, title=title, tables=(_anchors(anchors), _alarms(alarms)))
+        return Section(
+            key=key, title=title, paragraphs=(quiet, *judged), tables=(_anchors(anchors),)
+        )
+    tables = (_anchors(anchors), _alarms(alarms))
+    return Section(key=key, title=title, paragraphs=judged, tables=tables)
+
+
+def _judged(dossier: Dossier) -> tuple[str, ...]:
+    """What the onset rests on: the signals that were looked at, with their rows and rules."""
+    if not dossier.facts.get(JUDGED):
+        return ()
+    return (f"Judged: {dossier.facts[JUDGED]}.",)
 
 
 def _anchors(anchors: Anchors) -> Table:

@@ -19,6 +19,7 @@ from spiketriage.diagnosis.role import stamp
 from spiketriage.diagnosis.view import View
 from spiketriage.errors import SpiketriageError
 from spiketriage.evidence.frozen import load_view
+from spiketriage.evidence.onset import NOT_JUDGED
 from spiketriage.incident import next_step, store
 from spiketriage.incident.store import Incident
 from spiketriage.nouns.incident import Anchors, Finding, Spike, StepResult
@@ -168,6 +169,8 @@ def _view(place: Incident, run_folder: Path, spike: Spike) -> View:
 def _headline(view: View, spike: Spike, anchors: Anchors, *, audit: bool) -> tuple[str, ...]:
     if spike.suspect is not None:
         lines = []
+    elif view.anchors is not None and view.anchors.reason.startswith(NOT_JUDGED):
+        lines = [view.anchors.reason]
     else:
         lines = ["nothing spiked; this is an audit of the whole history"]
     if spike.suspect is None and anchors.suspect is not None:

@@ -14,7 +14,7 @@ from spiketriage.errors import Exit, RefusedError
 from spiketriage.evidence.onset import NOTHING
 from spiketriage.incident import lease, next_step, store
 from spiketriage.incident.progress import Progress, measure
-from spiketriage.nouns.incident import Anchors, Dossier, StepResult
+from spiketriage.nouns.incident import JUDGED, Anchors, Dossier, StepResult
 from spiketriage.readers.settings import read_settings
 
 
@@ -73,6 +73,8 @@ def _known(dossier: Dossier) -> list[str]:
         lines = _anchors(dossier.anchors)
     else:
         lines = []
+    if dossier.facts.get(JUDGED):
+        lines.append(f"judged: {dossier.facts[JUDGED]}")
     against = [
         item
         for item in dossier.findings
@@ -136,6 +138,7 @@ def _data(
         "folder": str(folder),
         "steps": [asdict(item) for item in progress],
         "anchors": asdict(dossier.anchors) if dossier.anchors else None,
+        "judged": dossier.facts.get(JUDGED, ""),
         "cause": verdict.cause if verdict else None,
         "class": verdict.cause_class if verdict else None,
         "num_findings": len(dossier.findings),

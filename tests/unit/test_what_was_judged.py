@@ -19,7 +19,8 @@ from spiketriage.evidence.onset import find_onset
 from spiketriage.incident import store
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.sources import read_telemetry
-from spiketriage.runbook import freeze, status
+from spiketriage.report import write as report
+from spiketriage.runbook import check, freeze, status
 
 
 def run_of(folder: Path, records: Iterable[dict[str, Any]]) -> Path:
@@ -51,6 +52,33 @@ def test_a_run_of_which_nothing_is_known_as_its_loss_is_not_called_healthy(tmp_p
     subprocess.run(["bash", "-c", mapping], check=True)
     assert again.startswith("spiketriage freeze ")
     assert frozen(run).data["onset"] == 150
+
+
+def test_a_quiet_gradient_norm_does_not_stand_for_a_loss_that_nobody_knows(tmp_path: Path) -> None:
+    rows = [{**row, "grad_norm": 1.0} for row in healthy("my_loss_of_tokens", spike=150)]
+    run = run_of(tmp_path / "run", rows)
+    result = frozen(run)
+    text = "\n".join(result.lines)
+    assert (result.exit_code, result.verdict, result.data["onset"]) == (5, "not judged", None)
+    assert "no series was judged as the loss; candidates: my_loss_of_tokens" in text
+    assert "judged: gradient norm (300 rows, full rules); no loss on any line" in result.lines
+    subprocess.run(["bash", "-c", result.next_commands[0]], check=True)
+    assert frozen(run).data["onset"] == 150
+
+
+def test_later_steps_say_what_was_judged_and_call_nothing_quiet_unseen(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", [{**row, "grad_norm": 1.0} for row in healthy("my_loss")])
+    frozen(run)
+    argv = ["spiketriage"]
+    shown = status.run(run, incidents=None, incident=None, argv=argv)
+    checked = check.run(run, incidents=None, incident=None, argv=argv)
+    report.run(run, incidents=None, incident=None, argv=argv)
+    (page,) = run.glob(".spiketriage/incidents/*/report/report.md")
+    judged = "gradient norm (300 rows, full rules); no loss on any line"
+    assert f"judged: {judged}" in shown.lines
+    assert shown.data["judged"] == judged
+    assert checked.lines[0].startswith("no series was judged as the loss; candidates: my_loss")
+    assert f"Judged: {judged}." in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("num", "rules"), [(20, "start-up rule only"), (300, "full rules")])
