@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import stat
 import sys
 from dataclasses import asdict
@@ -32,6 +33,8 @@ from spiketriage.readers.settings import read_settings
 GENERATIONS = "generations"
 NUM_CANDIDATES = 2
 ALIVE_BYTES = 1 << 26
+# left free for the run and the incident's own tables; a twentieth of a smaller disk
+RESERVE_BYTES = 1 << 26
 
 
 def main() -> None:
@@ -161,14 +164,35 @@ def stream_copy(source: Path, target: Path, states: tuple[Any, ...]) -> int:
     Returns the number of bytes.
 
     Raises:
-        EvidenceError: the source cannot be read.
+        EvidenceError: the source cannot be read, or its copy would take the disk's reserve.
         OSError, PartialError: the copy cannot be written; the cause of the latter is an OSError.
     """
     status = source.stat()
+    _within_budget(status.st_size, target.parent)
     draft = target.with_name(f".{target.name[:50]}.partial")
+    try:
+        count = _fill(draft, source, target.name, status.st_size, states)
+        os.utime(draft, ns=(status.st_mtime_ns, status.st_mtime_ns))
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return count
+
+
+def _within_budget(num_bytes: int, folder: Path) -> None:
+    disk = shutil.disk_usage(folder)
+    reserve_bytes = min(RESERVE_BYTES, disk.total // 20)
+    if num_bytes > disk.free - reserve_bytes:
+        raise EvidenceError(
+            f"not copied: {num_bytes} bytes, the disk has {disk.free} free"
+            f" less a reserve of {reserve_bytes}"
+        )
+
+
+def _fill(draft: Path, source: Path, name: str, size_bytes: int, states: tuple[Any, ...]) -> int:
     since_alive = 0
     with draft.open("wb") as stream:
-        _reserve(stream.fileno(), status.st_size)
+        _reserve(stream.fileno(), size_bytes)
 
         def alive(chunk: memoryview) -> None:
             nonlocal since_alive
@@ -180,14 +204,12 @@ def stream_copy(source: Path, target: Path, states: tuple[Any, ...]) -> int:
             since_alive += len(chunk)
             if since_alive > ALIVE_BYTES:
                 since_alive = 0
-                tell(alive=target.name)
+                tell(alive=name)
 
         count = read_pass(source, (*(state.update for state in states), alive))
         stream.flush()
         stream.truncate(count)
         os.fsync(stream.fileno())
-    os.utime(draft, ns=(status.st_mtime_ns, status.st_mtime_ns))
-    draft.replace(target)
     return count
 
 
