@@ -19,6 +19,7 @@ Trigger = Literal[
     "lasting",
     "climb",
     "loss-scale",
+    "over",  # the end of an episode, which is no anomaly of its own
 ]
 
 

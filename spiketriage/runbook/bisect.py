@@ -32,6 +32,7 @@ from spiketriage.nouns.incident import (
     Where,
 )
 from spiketriage.nouns.listing import listed
+from spiketriage.runbook import episode
 from spiketriage.runbook.outlook import Outlook, Typed, recorded_outlook
 
 INCONCLUSIVE = ("undetermined", "unresolved")
@@ -146,14 +147,15 @@ def later_anomalies(outlook: Outlook) -> list[int]:
 
 
 def _later_alarms(dossier: Dossier, suspect: int) -> list[int]:
-    """Steps with an alarm behind the replayed window.
+    """Steps with an alarm behind the replayed window, and behind the suspect's own episode.
 
-    A run that turned NaN stays so: that is one anomaly, however many steps it lasts.
+    A run that turned NaN stays so, and a jump may stay: that is one anomaly, however long it lasts.
     """
+    end = max(suspect + STEPS_AFTER, episode.last_step(dossier.steps, suspect))
     points = [point for point in dossier.steps if point.step >= suspect]
     steps: list[int] = []
     for point in dropwhile(_is_nonfinite, points):
-        if point.alarm and point.step > suspect + STEPS_AFTER:
+        if point.alarm and point.step > end:
             steps.append(point.step)
     return steps
 

@@ -10,12 +10,14 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from spiketriage.detect.detector import Alarm, Detector, Row
+from spiketriage.detect.episodes import Episodes
 from spiketriage.errors import EvidenceError, Exit
+from spiketriage.evidence.judged import candidates, question
 from spiketriage.evidence.onset import rows_at
 from spiketriage.evidence.progress import say
 from spiketriage.readers.settings import read_settings
@@ -46,12 +48,15 @@ Tell = Callable[[Alarm], None]
 class _Watched:
     """What came of watching."""
 
+    episodes: Episodes = field(default_factory=Episodes)
     num_rows: int = 0
     num_alarms: int = 0
     num_bad_lines: int = 0
 
-    def end(self) -> int:
+    def end(self, tell: Tell) -> int:
         """Say on stderr what it was, and return the exit code, which bad lines do not change."""
+        for last in self.episodes.end():
+            tell(last)
         bad = f", {self.num_bad_lines} lines could not be read" if self.num_bad_lines else ""
         say(f"{self.num_alarms} alarms in {self.num_rows} rows{bad}")
         return Exit.AGAINST if self.num_alarms else Exit.DONE
@@ -77,7 +82,7 @@ def read(lines: Iterable[bytes], tell: Tell) -> int:
             continue
         if row is not None:
             _feed(watched, detector, row, tell)
-    return watched.end()
+    return watched.end(tell)
 
 
 def follow(place: Path, tell: Tell, *, looks: Iterator[None] | None = None) -> int:
@@ -106,7 +111,10 @@ def follow(place: Path, tell: Tell, *, looks: Iterator[None] | None = None) -> i
         pass  # how a person ends it
     for row in rows_at(telemetry, seen.new(telemetry, is_last=True)):
         _feed(watched, detector, row, tell)
-    return watched.end()
+    if not watched.num_rows:
+        say(f"no series was judged; {question(candidates(telemetry.logs))}")
+        return Exit.INCONCLUSIVE
+    return watched.end(tell)
 
 
 def _again(source: Path, names: Names) -> Telemetry | None:
@@ -180,9 +188,10 @@ def _why(error: Exception) -> str:
 
 def _feed(watched: _Watched, detector: Detector, row: Row, tell: Tell) -> None:
     watched.num_rows += 1
-    for alarm in detector.feed(row).alarms:
-        watched.num_alarms += 1
-        tell(alarm)
+    verdict = detector.feed(row)
+    watched.num_alarms += len(verdict.alarms)
+    for said in watched.episodes.feed(verdict):
+        tell(said)
 
 
 def _source(place: Path) -> tuple[Path, Names]:

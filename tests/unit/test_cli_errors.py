@@ -104,6 +104,7 @@ def test_every_error_class_has_a_case_here() -> None:
     in_training = {
         errors.GuardStopError,
         errors.AgreementError,
+        errors.StepNotTakenError,
     }  # raised in the job, which no command of ours is
     special = {errors.CorruptFileError, errors.CutArchiveError}
     assert set(below(errors.SpiketriageError)) - tested == special | in_training

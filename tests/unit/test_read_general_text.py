@@ -174,3 +174,12 @@ def test_prose_is_no_log(tmp_path: Path) -> None:
     run = log_of(tmp_path / "run", ["The loss went up.", "We looked at step 4.", "Nothing else."])
     with pytest.raises(EvidenceError, match="found none"):
         read_telemetry(run)
+
+
+def test_a_dict_that_states_its_step_is_not_numbered(tmp_path: Path) -> None:
+    losses = [2.1, 2.1, "nan", "nan"]
+    lines = [
+        MS_SWIFT.replace("2.1", str(loss)).replace("10/1000", f"{num}0/1000")
+        for num, loss in enumerate(losses, 1)
+    ]
+    assert find_onset(read_telemetry(log_of(tmp_path / "run", lines))).step == 30

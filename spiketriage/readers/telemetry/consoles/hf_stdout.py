@@ -36,6 +36,7 @@ _BY_EPOCH = re.compile(
     r"logging_strategy['\"]?(?:\s{0,3}[=:]\s{0,3}|\s{1,3})['\"]?(?:IntervalStrategy\.)?epoch",
     re.IGNORECASE,
 )
+_OWN_STEP = re.compile(r"'(?:global_)?step(?:/max_steps)?': ")  # the Trainer never prints it
 _FIRST = re.compile(r"logging_first_step['\"]?\s{0,3}[=:]\s{0,3}True")
 _HIDDEN = "logged as exactly 0 with a gradient norm that is not finite: the NaN filter hid it"
 _FAMILIES = frozenset({"learning_rate", "epoch", "grad_norm"})
@@ -47,7 +48,9 @@ def _dicts(text: str) -> list[str]:
 
 def _items(text: str) -> dict[str, float]:
     """The numbers of a dict that the Trainer printed; nothing if it is another dict."""
-    cells = {}
+    cells: dict[str, float] = {}
+    if _OWN_STEP.search(text):
+        return cells
     for item in _ITEM.finditer(text):
         value = number(item["quoted"] if item["bare"] is None else item["bare"])
         if value is not None:
