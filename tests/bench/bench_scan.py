@@ -146,7 +146,9 @@ def copy_and_digest(folder: Path) -> None:
     from spiketriage.evidence.collect import stream_copy
 
     target = folder.parent / "copy" / "digested"
-    stream_copy(folder / "file.bin", target, (xxhash.xxh3_128(),), drafts=target.with_name(\"drafts\"))
+    stream_copy(
+        folder / "file.bin", target, (xxhash.xxh3_128(),), drafts=target.with_name("drafts")
+    )
     target.unlink()
 
 
@@ -159,7 +161,12 @@ def copy_and_both_digests(folder: Path) -> None:
     from spiketriage.evidence.collect import stream_copy
 
     target = folder.parent / "copy" / "both"
-    stream_copy(folder / "file.bin", target, (xxhash.xxh3_128(), hashlib.sha256()), drafts=target.with_name(\"drafts\"))
+    stream_copy(
+        folder / "file.bin",
+        target,
+        (xxhash.xxh3_128(), hashlib.sha256()),
+        drafts=target.with_name("drafts"),
+    )
     target.unlink()
 
 
