@@ -45,7 +45,8 @@ def main(command: list[str]) -> int:
 
 
 def end_all(group: int) -> None:
-    """End every process below this one: asked first, then killed."""
+    """End every process below this one: asked first, then killed; no signal stops that."""
+    _ignore_signals()
     _kill(group, signal.SIGTERM)
     end_s = time.monotonic() + GRACE_S
     while below(os.getpid()) and time.monotonic() < end_s:
@@ -60,11 +61,15 @@ def end_all(group: int) -> None:
 def below(pid: int) -> list[int]:
     """The descendants of a process, as /proc lists them; none where there is no such thing."""
     parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError, IndexError):  # it ended meanwhile
+    try:
+        entries = [entry for entry in os.listdir("/proc") if entry.isdecimal()]
+    except OSError:
+        return []
+    for entry in entries:
+        with suppress(OSError, IndexError):  # it ended meanwhile
             # The name in brackets may hold anything, spaces and brackets too.
-            fields = stat.read_text().rpartition(")")[2].split()
-            parents[int(stat.parent.name)] = int(fields[1])
+            fields = Path(f"/proc/{entry}/stat").read_bytes().rpartition(b")")[2].split()
+            parents[int(entry)] = int(fields[1])
     found: list[int] = []
     fresh = [pid]
     while fresh:
@@ -93,9 +98,13 @@ def _end_with_the_desk() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _ignore_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    for again in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(again, signal.SIG_IGN)  # one end is enough
+    _ignore_signals()  # one end is enough
     raise SystemExit(128 + number)
 
 

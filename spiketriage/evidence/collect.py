@@ -45,6 +45,7 @@ def main() -> None:
     settings = read_settings(Path(job["run"]))
     target = Path(job["payload"])
     by_name = {collector.name: collector for collector in COLLECTORS}
+    sources: dict[str, Path] = {}
     for name in job["collectors"]:
         tell(begin=name)
         try:
@@ -52,7 +53,7 @@ def main() -> None:
                 measure(settings, job["onset"])
             else:
                 for item in by_name[name].items(settings):
-                    keep(settings, target, item)
+                    keep(settings, target, item, sources)
         except EvidenceError as error:
             tell(gap=name, note=error.message)
         except OSError as error:  # a look at a folder, say, that is not ours to look at
@@ -66,12 +67,16 @@ def tell(**line: object) -> None:
     sys.stdout.flush()
 
 
-def keep(settings: RunSettings, target: Path, item: Item) -> None:
-    """Copy one item and tell the artifact; what cannot be copied is told as missing."""
+def keep(settings: RunSettings, target: Path, item: Item, sources: dict[str, Path]) -> None:
+    """Copy one item and tell the artifact; what cannot be copied is told as missing.
+
+    `sources` are those of the copies so far, by name: no copy ever takes the place of another.
+    """
     name = layout.copy_name(settings, item.kind, item.source)
     assert name is not None, "every collector lists kinds that are copied"
     path = layout.artifact_path(settings.run, item.source)
     try:
+        _require_own(settings.run, item, sources.setdefault(name, item.source))
         artifact, sha256 = copy(item, target / name, path, drafts=target.with_name(layout.DRAFTS))
     except (OSError, PartialError) as error:
         why = error if isinstance(error, OSError) else error.__cause__
@@ -87,6 +92,21 @@ def keep(settings: RunSettings, target: Path, item: Item) -> None:
         tell(artifact=asdict(missing(path, item.kind, error.message)))
         return
     tell(artifact=asdict(artifact), copy=name, sha256=sha256)
+
+
+def _require_own(run: Path, item: Item, first: Path) -> None:
+    """Refuse what is not the run's own, and what would replace another copy.
+
+    Raises:
+        EvidenceError: the source is a link out of the run, or its copy has another's name.
+    """
+    if first != item.source:
+        raise EvidenceError(f"not copied: the copy of {first} has the same name")
+    if item.content is not None or not item.source.is_relative_to(run):
+        return
+    place = item.source.resolve()
+    if not place.is_relative_to(run.resolve()):
+        raise EvidenceError(f"not copied: is a link out of the run, to {place}")
 
 
 def missing(path: str, kind: str, note: str) -> Artifact:
@@ -175,7 +195,7 @@ def stream_copy(source: Path, target: Path, states: tuple[Any, ...], *, drafts: 
     drafts.mkdir(exist_ok=True)
     draft = drafts / "copy"  # not beside the copies: the run may have a file of any name
     try:
-        count = _write_draft(source, draft, states, has_holes=has_holes, size=status.st_size)
+        count = _write_draft(source, draft, states, has_holes=has_holes, status=status)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
@@ -185,13 +205,20 @@ def stream_copy(source: Path, target: Path, states: tuple[Any, ...], *, drafts: 
 
 
 def _write_draft(
-    source: Path, draft: Path, states: tuple[Any, ...], *, has_holes: bool, size: int
+    source: Path,
+    draft: Path,
+    states: tuple[Any, ...],
+    *,
+    has_holes: bool,
+    status: os.stat_result,
 ) -> int:
     """Write the draft of a copy, synced, its holes as holes, and return its number of bytes."""
     since_alive = 0
+    mode = stat.S_IMODE(status.st_mode) & 0o666 | stat.S_IRUSR  # a secret stays one
     with draft.open("wb") as stream:
+        os.fchmod(stream.fileno(), mode)
         if not has_holes:
-            _reserve(stream.fileno(), size)
+            _reserve(stream.fileno(), status.st_size)
 
         def alive(chunk: memoryview) -> None:
             nonlocal since_alive

@@ -105,7 +105,7 @@ def create(
     try:
         parent.mkdir(parents=True, exist_ok=True)
         _clean(parent)
-        draft.mkdir()
+        draft.mkdir(mode=0o700)
         database.build(draft, created_at=datetime.now(UTC).isoformat(), run=str(run))
         return Incident(folder=_placed(draft, name))
     except OSError as error:

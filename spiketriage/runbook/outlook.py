@@ -26,6 +26,7 @@ from spiketriage.nouns.incident import SETTINGS_NAME, Dossier
 ADDED_LATER = {
     "artifacts",
     "experiments",
+    "files",
     "findings",
     "journal",
     "setting",

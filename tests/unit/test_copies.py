@@ -135,3 +135,48 @@ def test_logs_of_two_folders_are_both_kept(tmp_path: Path) -> None:
     frozen(run)
     kept = {path.read_text() for path in (payload_of(run) / "logs").rglob("x.log")}
     assert kept == {"first", "second"}
+
+
+def test_a_copy_that_would_replace_another_is_a_gap(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", spike_at=110)
+    (run / "more").mkdir()
+    (run / "more" / "x.log").write_text("of the folder", encoding="utf-8")
+    (run / "x.log").write_text("of the run", encoding="utf-8")
+    settings = run / "spiketriage.toml"
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(text.replace("[run]", '[run]\nlogs = ["more", "x.log"]'), encoding="utf-8")
+    result = frozen(run)
+    assert result.exit_code == 6
+    (gap,) = result.data["gaps"]
+    assert "has the same name" in gap["note"]
+
+
+def test_a_link_out_of_the_run_is_told_and_not_followed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", spike_at=110)
+    (run / "logs").mkdir(exist_ok=True)
+    (tmp_path / "secret").write_text("of somebody else", encoding="utf-8")
+    (run / "logs" / "out.log").symlink_to(tmp_path / "secret")
+    (run / "logs" / "environ.log").symlink_to("/proc/self/environ")
+    (run / "logs" / "real.log").write_text("ours", encoding="utf-8")
+    (run / "logs" / "inside.log").symlink_to(run / "logs" / "real.log")
+    result = frozen(run)
+    assert result.exit_code == 6
+    assert {gap["path"] for gap in result.data["gaps"]} == {"logs/out.log", "logs/environ.log"}
+    assert all("is a link out of the run" in gap["note"] for gap in result.data["gaps"])
+    assert (payload_of(run) / "logs" / "inside.log").read_text() == "ours"
+    assert not (payload_of(run) / "logs" / "out.log").exists()
+
+
+def test_a_secret_stays_one(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", spike_at=110)
+    (run / "logs").mkdir(exist_ok=True)
+    (run / "logs" / "a.log").write_text("mine", encoding="utf-8")
+    (run / "logs" / "a.log").chmod(0o600)
+    before = os.umask(0o022)
+    try:
+        frozen(run)
+    finally:
+        os.umask(before)
+    copy = payload_of(run) / "logs" / "a.log"
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert store.find(run, incidents=None, wanted=None).folder.stat().st_mode & 0o777 == 0o700
