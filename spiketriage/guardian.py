@@ -24,7 +24,6 @@ from types import FrameType
 from typing import NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-GRACE_S = 1.0  # between asking and killing
 POLL_S = 0.02
 
 
@@ -45,15 +44,14 @@ def main(command: list[str]) -> int:
 
 
 def end_all(group: int) -> None:
-    """End every process below this one: asked first, then killed; no signal stops that."""
+    """Kill every process below this one, at once; no signal stops that.
+
+    A worker that were asked first could finish a trial that somebody has begun anew.
+    """
     _ignore_signals()
-    _kill(group, signal.SIGTERM)
-    end_s = time.monotonic() + GRACE_S
-    while below(os.getpid()) and time.monotonic() < end_s:
-        _reap()
-        time.sleep(POLL_S)
+    _kill(group)
     while below(os.getpid()):
-        _kill(group, signal.SIGKILL)
+        _kill(group)
         _reap()
         time.sleep(POLL_S)
 
@@ -78,12 +76,12 @@ def below(pid: int) -> list[int]:
     return found
 
 
-def _kill(group: int, number: signal.Signals) -> None:
+def _kill(group: int) -> None:
     with suppress(OSError):
-        os.killpg(group, number)
+        os.killpg(group, signal.SIGKILL)
     for pid in below(os.getpid()):
         with suppress(OSError):
-            os.kill(pid, number)
+            os.kill(pid, signal.SIGKILL)
 
 
 def _reap() -> None:

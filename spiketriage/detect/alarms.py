@@ -19,8 +19,9 @@ Trigger = Literal[
     "lasting",
     "climb",
     "loss-scale",
-    "over",  # the end of an episode, which is no anomaly of its own
 ]
+# The end of an episode, which is no anomaly of its own and no rule's.
+Over = Literal["over"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +38,13 @@ class Alarm:
     expected: float
     score: float
     sentence: str
-    trigger: Trigger
+    trigger: Trigger | Over
     raised_at: int
 
 
 def alarm(
     signal: str,
-    trigger: Trigger,
+    trigger: Trigger | Over,
     step: int,
     sentence: str,
     *,

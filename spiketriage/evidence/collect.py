@@ -104,7 +104,10 @@ def _require_own(run: Path, item: Item, first: Path) -> None:
         raise EvidenceError(f"not copied: the copy of {first} has the same name")
     if item.content is not None or not item.source.is_relative_to(run):
         return
-    place = item.source.resolve()
+    try:
+        place = item.source.resolve()
+    except (OSError, RuntimeError):  # a link to itself: whoever opens it says so
+        return
     if not place.is_relative_to(run.resolve()):
         raise EvidenceError(f"not copied: is a link out of the run, to {place}")
 

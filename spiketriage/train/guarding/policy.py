@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from spiketriage.detect.alarms import Over
 from spiketriage.detect.detector import Alarm, Trigger
 from spiketriage.errors import UsageError
 
@@ -102,8 +103,9 @@ class Policy:
         return action
 
 
-def kind_of(trigger: Trigger) -> Kind:
-    """The kind of a trigger of `spiketriage.detect.detector`."""
+def kind_of(trigger: Trigger | Over) -> Kind:
+    """The kind of a trigger of `spiketriage.detect.detector`, which never says that it is over."""
+    assert trigger != "over", "a guard feeds the detector, not episodes"
     return _KIND_OF[trigger]
 
 

@@ -56,9 +56,10 @@ _EPOCH_AND_PLACE = re.compile(
     re.IGNORECASE,
 )
 _BAR = re.compile(r"(?:^|[\s|])(?P<at>\d{1,18})/(?P<of>\d{1,18}|\?) \[[\d:?]")
-_BAR_OF_EPOCH = re.compile(r"\s*Epoch (?P<epoch>\d{1,9})\b")
+_BAR_OF_EPOCH = re.compile(r"\s{0,40}+Epoch (?P<epoch>\d{1,9})\b")
 _NOT_TRAINING = re.compile(
-    r"\W*(?:\w+ )?(?:val(?:id(?:ation)?)?|eval(?:uat\w+)?|test(?:ing)?)\b", re.IGNORECASE
+    r"\W{0,40}+(?:\w{1,40}+ )?(?:val(?:id(?:ation)?)?|eval(?:uat\w+)?|test(?:ing)?)\b",
+    re.IGNORECASE,
 )
 _LOSS = "loss/mean"
 _GRADIENT = "grad/norm"
