@@ -119,9 +119,9 @@ def _believed(series: Sequence[Series], names: Names) -> Iterator[Series]:
         by_name[metric_series.name].append(metric_series)
     for own in by_name.values():
         most = max(len(metric_series.steps) for metric_series in own)
-        dense = [one for one in own if 2 * len(one.steps) >= most]
-        best = min(dense, key=lambda one: names.rank(one.written_as)).written_as
-        yield from (one for one in own if one.written_as == best)
+        dense = [series.written_as for series in own if 2 * len(series.steps) >= most]
+        best = min(dense, key=names.rank)
+        yield from (series for series in own if series.written_as == best)
 
 
 def _in_order(parts: Sequence[_Part]) -> Iterator[_Part]:
