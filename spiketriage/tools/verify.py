@@ -106,6 +106,9 @@ def _examine(place: Incident, run_folder: Path, *, deep: bool, head: str) -> tup
     bag = _bag(evidence)
     if written.is_explained(f"{layout.EVIDENCE}/{MANIFEST}"):
         bag = Examined(covered="evidence: its freeze did not finish", problems=())
+    elif dossier.freeze is None and not dossier.files and not evidence.exists():
+        ended = f"{place.id}: its freeze ended before it kept anything"
+        bag = Examined(covered="evidence: none yet", problems=(), interrupted=(ended,))
     in_place = _artifacts(dossier, run_folder, folder, deep=deep)
     return (record, bag, _written(dossier, written, run_folder, folder), in_place)
 
