@@ -28,6 +28,11 @@ def payload(incident_folder: Path) -> Path:
     return incident_folder / EVIDENCE / PAYLOAD
 
 
+def incident_of(payload: Path) -> Path:
+    """The incident whose copied evidence lies in the folder `payload`."""
+    return payload.parent.parent
+
+
 def pinned(incident_folder: Path, run: Path, source: Path) -> Path:
     """Where `source` is pinned by a hard link."""
     if source.is_relative_to(run):
