@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from spiketriage.evidence import judged as judging
 from spiketriage.evidence.collect import GENERATIONS
 from spiketriage.evidence.collectors import COLLECTORS
 from spiketriage.evidence.gather import COPIERS, Gathered, gather
-from spiketriage.evidence.onset import NOT_JUDGED, NOTHING, Onset, find_onset
+from spiketriage.evidence.onset import Onset, find_onset
 from spiketriage.evidence.progress import say
 from spiketriage.evidence.series_table import tables
 from spiketriage.evidence.telemetry_table import write_parquet
@@ -47,6 +47,7 @@ from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.readers.telemetry.run.sources import read_telemetry
 from spiketriage.readers.telemetry.series.names import Names
+from spiketriage.runbook.freeze_result import is_unjudged, onset_line, result
 
 UNKNOWN = "unknown"  # how an incident's name ends when there is no telemetry to find an onset in
 
@@ -91,7 +92,7 @@ def run(
             next_step.command("freeze", run_folder, incidents, None, *_options(step)),
         )
     if known is not None and _is_whole(known.dossier()):
-        return _result(known, next_step.command("hash", run_folder, incidents), again=True)
+        return result(known, next_step.command("hash", run_folder, incidents), again=True)
     ending = _ending(subject)
     at = datetime.now(UTC)
     place = known or store.create(
@@ -101,7 +102,7 @@ def run(
         if incidents is not None:
             session.fact("incidents", str(incidents.absolute()))
         session.exit_code = _freeze(session, subject)
-    return _result(place, next_step.command("hash", run_folder, incidents), again=False)
+    return result(place, next_step.command("hash", run_folder, incidents), again=False)
 
 
 def _is_whole(dossier: Dossier) -> bool:
@@ -251,16 +252,11 @@ def _freeze(session: Session, subject: _Subject) -> int:
 
 
 def _exit_code(onset: Onset, is_whole: bool) -> int:
-    if _is_unjudged(onset.step, onset.reason):
+    if is_unjudged(onset.step, onset.reason):
         return Exit.INCONCLUSIVE
     if is_whole:
         return Exit.DONE
     return Exit.PARTIAL
-
-
-def _is_unjudged(onset: int | None, reason: str) -> bool:
-    """Whether nothing can be said of the run's health: no series of it was looked at."""
-    return onset is None and reason.startswith(NOT_JUDGED)
 
 
 def _pinned_beside(folder: Path, artifacts: Iterable[Artifact]) -> dict[str, str]:
@@ -325,7 +321,7 @@ def _last_loaded(telemetry: Telemetry | None) -> str | None:
 def _plan(subject: _Subject, known: store.Incident | None, command: str) -> StepResult:
     settings = subject.settings
     lines = [
-        _onset(subject.onset.step, subject.onset.reason),
+        onset_line(subject.onset.step, subject.onset.reason),
         f"incident: {known.id if known is not None else 'a new one'}",
     ]
     counts: dict[str, int] = {}
@@ -348,116 +344,4 @@ def _plan(subject: _Subject, known: store.Incident | None, command: str) -> Step
         lines=tuple(lines),
         data={"onset": subject.onset.step, "num_files": counts},
         next_commands=(command,),
-    )
-
-
-def _unmentioned(freeze: Freeze, missed: Sequence[Artifact]) -> Iterator[str]:
-    """Problems of the telemetry that no gap speaks of: torn last records."""
-    for problem in freeze.telemetry_problems:
-        if not any(problem.partition(": ")[2] in gap.note for gap in missed):
-            yield problem
-
-
-def _onset(step: int | None, reason: str) -> str:
-    if step is None:
-        is_audit = reason == NOTHING
-        if is_audit:
-            return "onset: none (nothing spiked; this is an audit)"
-        return f"onset: unknown ({reason})"
-    return f"onset: {reason}"
-
-
-def _scanned(facts: Mapping[str, str]) -> Iterator[str]:
-    """What the onset rests on: the signals that were judged, and what was rolled back."""
-    if facts.get(JUDGED):
-        yield f"judged: {facts[JUDGED]}"
-    for sentence in _rolled_back(facts):
-        yield f"history: {sentence}"
-
-
-def _rolled_back(facts: Mapping[str, str]) -> list[str]:
-    return [sentence for key, sentence in facts.items() if key.startswith(f"{ROLLED_BACK}/")]
-
-
-def _ending_of(dossier: Dossier, freeze: Freeze) -> tuple[int, str]:
-    anchors = dossier.anchors
-    if anchors is not None and _is_unjudged(anchors.onset, anchors.reason):
-        return Exit.INCONCLUSIVE, "not judged"
-    if freeze.is_whole:
-        return Exit.DONE, "frozen"
-    return Exit.PARTIAL, "partial"
-
-
-def _called(name: str | None) -> str:
-    if name == ".":
-        return "the run folder itself"
-    return name or "none"
-
-
-def _shortened(run: str, name: str, why: str) -> str:
-    return why.replace(f"{run}/{name}: ", "").replace(f"{run}/{name}/", "")
-
-
-def _result(place: store.Incident, command: str, *, again: bool) -> StepResult:
-    dossier = place.dossier()
-    anchors, freeze, run_named = dossier.anchors, dossier.freeze, dossier.facts["run"]
-    assert anchors is not None, "a finished freeze has anchors"
-    assert freeze is not None, "a finished freeze says how it ended"
-    missed = []
-    for artifact in dossier.artifacts:
-        if artifact.kept == "missing" and artifact.path in freeze.gaps:
-            missed.append(artifact)
-    unpinned = [
-        artifact for artifact in dossier.artifacts if artifact.note.startswith("not pinned")
-    ]
-    num_copied = sum(artifact.kept == "copied" for artifact in dossier.artifacts)
-    num_pinned = sum(artifact.kept == "pinned" for artifact in dossier.artifacts)
-    lines = [
-        f"incident {place.id}" + (": already frozen, nothing to do" if again else ""),
-        _onset(anchors.onset, anchors.reason),
-        *_scanned(dossier.facts),
-        f"known good: {_called(anchors.known_good)}, older: {_called(anchors.older_good)}",
-        *(
-            f"refused {_called(name)}: {_shortened(run_named, name, why)}"
-            for name, why in anchors.refused.items()
-        ),
-        *(
-            [f"gap: no checkpoint of a known layout was found in {run_named}"]
-            if not dossier.generations
-            else []
-        ),
-        f"kept: {num_copied} copied, {num_pinned} pinned in {place.folder / layout.EVIDENCE}",
-        *(f"gap: {gap.path}: {gap.note}" for gap in missed),
-        *(f"telemetry: {problem}" for problem in _unmentioned(freeze, missed)),
-        *(f"note: {note}" for note in freeze.telemetry_notes),
-    ]
-    if unpinned:
-        lines.append(f"warning: {counted(len(unpinned), 'file')} {unpinned[0].note}")
-    exit_code, verdict = _ending_of(dossier, freeze)
-    next_commands: list[str] = []
-    if exit_code == Exit.INCONCLUSIVE:
-        keys = json.loads(dossier.facts[LOSS_CANDIDATES])
-        mapping = judging.mapping_command(Path(run_named), keys)
-        if mapping:
-            next_commands = [mapping, command.replace(" hash ", " freeze ", 1)]
-    next_commands.append(command)
-    return StepResult(
-        incident=place.id,
-        exit_code=exit_code,
-        verdict=verdict,
-        lines=tuple(lines),
-        data={
-            "onset": anchors.onset,
-            "suspect": anchors.suspect,
-            "reason": anchors.reason,
-            "judged": dossier.facts.get(JUDGED, ""),
-            "rolled_back": _rolled_back(dossier.facts),
-            "known_good": anchors.known_good,
-            "older_good": anchors.older_good,
-            "refused": dict(anchors.refused),
-            "gaps": [{"path": gap.path, "note": gap.note} for gap in missed],
-            "notes": list(freeze.telemetry_notes),
-            "folder": str(place.folder),
-        },
-        next_commands=tuple(next_commands),
     )
