@@ -7,6 +7,7 @@ and a `json.py` that lies there must not be ours.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 
@@ -16,6 +17,8 @@ def start() -> None:
     here = os.getcwd()
     if here != home:
         sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or here) != here]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until somebody is there who can report it
     from spiketriage.cli.main import run  # noqa: PLC0415 - not before the path is clean
 
     run()

@@ -6,6 +6,7 @@ This module never imports more of the project than how a foreign word is shown.
     ├── UsageError           2   the command line or a settings file is wrong
     │   └── StepNotTakenError    a job's loop ended before the step that a trial asked of it
     ├── RefusedError         3   a precondition is missing
+    │   └── NotTrustedError      code of the run would have to be imported, and nobody trusts it
     ├── EvidenceError        4   evidence is missing, corrupt, or changed since the freeze
     │   ├── CorruptFileError     a file is not what its format says
     │   │   └── CutArchiveError  the end of an archive is gone, and its directory with it
@@ -78,6 +79,10 @@ class RefusedError(SpiketriageError):
     """A precondition is missing (nothing frozen, no known-good generation, two factors at once)."""
 
     exit_code = Exit.REFUSED
+
+
+class NotTrustedError(RefusedError):
+    """The code of a run would have to be imported, and this user never said that it may be."""
 
 
 class EvidenceError(SpiketriageError):

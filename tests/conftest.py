@@ -6,10 +6,13 @@ on a copy or keep incidents elsewhere.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import pickle
 import re
+import shutil
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +54,14 @@ SLOW_FILES = {
     "test_stabilizers_ranks.py",
     "test_unknown_files.py",
 }
+
+
+def pytest_configure() -> None:
+    """Keep what tests trust out of the home of whoever runs them; every worker shares one folder."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        folder = tempfile.mkdtemp(prefix="state-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["XDG_STATE_HOME"] = folder
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

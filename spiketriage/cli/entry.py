@@ -11,18 +11,17 @@ import os
 import platform
 import re
 import shlex
-import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 import typer
 
 from spiketriage import __version__, durable
 from spiketriage.cli.show import emit, encodable, envelope
+from spiketriage.cli.signals import Ending
 from spiketriage.errors import Exit, SpiketriageError
 from spiketriage.foreign_text import pastable, printable
 from spiketriage.nouns.incident import StepResult
@@ -43,15 +42,16 @@ class Failure:
 
 def guard(program: Callable[[], object], argv: Sequence[str]) -> int:
     """Run the program and return its exit code; a failure goes to stderr, as JSON to stdout too."""
-    signal.signal(signal.SIGTERM, _terminate)
+    ending = Ending(lambda code: _report(_stopped(code, argv), argv))
     try:
-        code = program()
+        with ending:
+            code = program()
     except SystemExit as stop:
         code = stop.code
-    except (typer.TyperException, SpiketriageError, OSError, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last edge
+        if ending.code is not None:  # what a signal breaks off calls it what it likes
+            return _report(_stopped(ending.code, argv), argv)
         return _report(explain(error, argv), argv)
-    except Exception as error:  # noqa: BLE001 - the last edge: the traceback is kept
-        return _report(_bug(error, argv), argv)
     code = code if isinstance(code, int) else 0
     if code in (Exit.INTERRUPTED, Exit.TERMINATED):
         return _report(_stopped(code, argv), argv)
@@ -59,7 +59,7 @@ def guard(program: Callable[[], object], argv: Sequence[str]) -> int:
 
 
 def explain(error: BaseException, argv: Sequence[str]) -> Failure:
-    """Say what an expected kind of error means."""
+    """Say what an error means; one that nobody expected is a bug, whose traceback is kept."""
     if isinstance(error, KeyboardInterrupt):
         return _stopped(Exit.INTERRUPTED, argv)
     if isinstance(error, SpiketriageError):
@@ -171,7 +171,3 @@ def _place(error: OSError) -> str:
 
 def _kebab(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
-
-
-def _terminate(number: int, frame: object) -> NoReturn:
-    raise SystemExit(128 + number)

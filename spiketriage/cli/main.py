@@ -14,6 +14,7 @@ import typer
 from spiketriage import __version__
 from spiketriage.cli import options as o
 from spiketriage.cli import rehearse
+from spiketriage.cli.consent import may_import
 from spiketriage.cli.entry import guard
 from spiketriage.cli.place import called, find_run, find_source, status_here
 from spiketriage.cli.show import show, show_alarm, show_text
@@ -58,23 +59,27 @@ def triage(
     run: o.Run = None,
     step: o.Step = None,
     budget: o.Budget = None,
+    trust: o.Trust = False,
     incidents: o.Incidents = None,
     incident: o.Incident = None,
     as_json: o.Json = False,
 ) -> int:
     """Run the whole runbook in order and stop at the verdict.
 
-    It asks nothing, and typed again after an interruption it goes on from there.
+    It asks at most whether the run's code may be imported, and typed again after an interruption
+    it goes on from there.
     """
     from spiketriage.runbook import triage as it
 
+    place = find_run(run, incidents)
     result = it.run(
-        find_run(run, incidents),
+        place,
         incidents=incidents,
         incident=incident,
         argv=called(),
         step=step,
         budget=budget,
+        trust=may_import(place, is_granted=trust, as_json=as_json),
     )
     return show("triage", result, as_json)
 
@@ -145,6 +150,7 @@ def replay(
     run: o.Run = None,
     repeats: o.Repeats = None,
     last: o.Last = None,
+    trust: o.Trust = False,
     incidents: o.Incidents = None,
     incident: o.Incident = None,
     as_json: o.Json = False,
@@ -157,7 +163,13 @@ def replay(
 
     place = find_run(run, incidents)
     result = it.run(
-        place, incidents=incidents, incident=incident, argv=called(), repeats=repeats, last=last
+        place,
+        incidents=incidents,
+        incident=incident,
+        argv=called(),
+        repeats=repeats,
+        last=last,
+        trust=may_import(place, is_granted=trust, as_json=as_json),
     )
     return show("replay", result, as_json)
 
@@ -168,6 +180,7 @@ def branch(
     experiment: o.Experiments = None,
     factor: o.Factors = None,
     list_only: o.ListOnly = False,
+    trust: o.Trust = False,
     incidents: o.Incidents = None,
     incident: o.Incident = None,
     as_json: o.Json = False,
@@ -178,14 +191,18 @@ def branch(
     """
     from spiketriage.runbook import branch as it
 
+    place = find_run(run, incidents)
+    if not list_only:
+        trust = may_import(place, is_granted=trust, as_json=as_json)
     result = it.run(
-        find_run(run, incidents),
+        place,
         incidents=incidents,
         incident=incident,
         argv=called(),
         experiments=tuple(experiment or ()),
         factors=tuple(factor or ()),
         list_only=list_only,
+        trust=trust,
     )
     return show("branch", result, as_json)
 

@@ -73,6 +73,12 @@ Budget = Annotated[
     int | None,
     typer.Option("--budget", metavar="STEPS", min=1, help="Most training steps to execute."),
 ]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Let the code of the run be imported; else you are asked once for each run."
+    ),
+]
 Deep = Annotated[
     bool, typer.Option("--deep", help="Read every byte of evidence again and compare digests.")
 ]

@@ -16,7 +16,7 @@ from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.leash import run_leashed, torchrun
 from spiketriage.diagnosis.site import Site
 from spiketriage.diagnosis.trial_files import DONE, chains, is_done
-from spiketriage.digests import of_file
+from spiketriage.digests import tree_of_file
 from spiketriage.errors import CorruptFileError, EvidenceError, TrialError
 from spiketriage.nouns.incident import TrialRow
 from spiketriage.nouns.telemetry import Identity, LoadRecord, StepRecord
@@ -61,7 +61,7 @@ def _require_unchanged(site: Site, generation: str) -> None:
     """
     folder = site.checkpoints / generation
     for name, expected in site.digests.get(generation, {}).items():
-        seen = of_file(folder / name)
+        seen = tree_of_file(folder / name)
         if seen != expected:
             raise CorruptFileError(
                 folder / name, "is not what its frozen manifest says", expected=expected, seen=seen

@@ -54,7 +54,8 @@ class Session:
     def __init__(self, folder: Path, argv: Sequence[str], *, journal: bool = True) -> None:
         self.folder = folder
         self.exit_code: int = Exit.DONE
-        self._argv = shlex.join(argv)
+        self.command = shlex.join(argv)  # as it was typed
+        self.trusted = ""  # the code of the run that the command imports, once it does
         self._journal = journal
         self._lease: lease.Lease | None = None
         self._begun: list[FileRow] = []
@@ -66,7 +67,7 @@ class Session:
         self._lease = lease.acquire(
             self.folder,
             who=_who(),
-            command=self._argv,
+            command=self.command,
             since=self._at,
             journal=self._journal,
         )
@@ -244,11 +245,12 @@ class Session:
             at=self._at,
             who=_who(),
             host=socket.gethostname(),
-            argv=_utf8(self._argv),
+            argv=_utf8(self.command),
             version=__version__,
             outcome=_utf8(outcome),
             exit_code=exit_code,
             duration_s=duration_s,
+            trusted=_utf8(self.trusted),
             previous="",
             digest="",
         )

@@ -51,7 +51,7 @@ QUALIFY row_number() OVER (PARTITION BY path ORDER BY number DESC) = 1 ORDER BY 
 
 -- One row a command: when, what, how it ended, and how many results it added.
 CREATE VIEW timeline AS
-SELECT number, "at" AS started_at, who, argv, outcome, exit_code, duration_s,
+SELECT number, "at" AS started_at, who, argv, outcome, exit_code, duration_s, trusted,
     (SELECT count(*) FROM findings f WHERE f.command = j.number) AS num_findings,
     (SELECT count(*) FROM trials t WHERE t.command = j.number) AS num_trials,
     (SELECT count(*) FROM artifacts a WHERE a.command = j.number) AS num_artifacts,

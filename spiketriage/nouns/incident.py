@@ -278,8 +278,9 @@ class StepPoint:
 class JournalRow:
     """One command in the incident's chained journal; `previous` is the SHA-256 of the row before.
 
-    It seals what the commands so far left: `heads` is the number and the digest of the last row of
-    every table of results, and the digest of `meta`.
+    `trusted` names the code of the run that the command imported, and since when its user trusts
+    it; empty where nothing was. The row seals what the commands so far left: `heads` is the number
+    and the digest of the last row of every table of results, and the digest of `meta`.
     """
 
     number: int
@@ -293,6 +294,7 @@ class JournalRow:
     duration_s: float
     previous: str
     digest: str
+    trusted: str = ""
     heads: Mapping[str, str] = field(default_factory=dict)
 
 

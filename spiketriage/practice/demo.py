@@ -27,14 +27,15 @@ def run(*, out: Path, seed: int, argv: Sequence[str]) -> StepResult:
         RefusedError: `out` holds something that is not a run. TrialError: a process failed.
     """
     fault = load_fault(PLANTED)
-    if not (out / "spiketriage.toml").is_file():
+    is_new = not (out / "spiketriage.toml").is_file()
+    if is_new:
         print(
             "demo: training a small GPT on two processes, with one planted fault (about 20 s)",
             file=sys.stderr,
         )
         launch.make(fault, seed, out)
     print("demo: triage, with nothing but the run folder (about 25 s)", file=sys.stderr)
-    triaged = triage(out)
+    triaged = triage(out, is_ours=is_new)
     data = triaged.envelope["data"]
     report = data["report"]["html"]
     verdict = f"verdict: {triaged.verdict}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spiketriage.diagnosis import trial_files
+from spiketriage.diagnosis import trial_files, trust
 from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.derive import make_setting
 from spiketriage.diagnosis.experiments import EXPERIMENTS
@@ -21,7 +21,7 @@ from spiketriage.errors import RefusedError
 from spiketriage.evidence.frozen import load_view
 from spiketriage.incident.session import Session
 from spiketriage.incident.store import Incident
-from spiketriage.nouns.incident import Dossier, TrialRow
+from spiketriage.nouns.incident import Dossier, RunSettings, TrialRow
 from spiketriage.readers.settings import read_settings
 from spiketriage.runbook.outlook import (
     Outlook,
@@ -43,6 +43,7 @@ class Bench(Outlook):
 
     setting: Setting
     site: Site
+    settings: RunSettings
 
 
 def open_bench(typed: Typed) -> Bench:
@@ -53,7 +54,8 @@ def open_bench(typed: Typed) -> Bench:
         generation.
     """
     incident, dossier = find_frozen(typed)
-    view = load_view(incident, read_settings(typed.run_folder))
+    settings = read_settings(typed.run_folder)
+    view = load_view(incident, settings)
     setting, plan = _derived(view, dossier)
     return Bench(
         incident=incident,
@@ -63,6 +65,7 @@ def open_bench(typed: Typed) -> Bench:
         typed=typed,
         setting=setting,
         site=make_site(view, setting, incident.folder / TRIALS, _recorded(dossier)),
+        settings=settings,
     )
 
 
@@ -97,17 +100,38 @@ def ask(session: Session, bench: Bench, trials: Sequence[Trial]) -> dict[str, An
     """Execute what was not executed before, and record every file of the trials that answered.
 
     Raises:
+        NotTrustedError: code of the run would have to be imported that this user does not trust.
         TrialError: a launch failed.
     """
     site = bench.site
-    keys = [trial.key for trial in trials]
-    fresh = [key for key in keys if not trial_files.is_recorded(site.trials, key, site.recorded)]
-    session.begin_writing(f"{TRIALS}/{key}" for key in fresh)
+    keys: list[str] = []
+    codes: set[str] = set()
+    for trial in trials:
+        if not trial_files.is_recorded(site.trials, trial.key, site.recorded):
+            keys.append(trial.key)
+            codes.add(trial.factors.code)
+    for code in sorted(codes):
+        _require_trust(session, bench, code)
+    session.begin_writing(f"{TRIALS}/{key}" for key in keys)
     answers = execute(site, trials)
-    for key in fresh:
+    for key in keys:
         for path, digest in trial_files.digests(site.trials, key).items():
             session.wrote({f"{TRIALS}/{path}": digest})
     return answers
+
+
+def _require_trust(session: Session, bench: Bench, code: str) -> None:
+    """Record since when the code is trusted that is about to be imported.
+
+    Raises:
+        NotTrustedError: it is not.
+    """
+    session.trusted = trust.require(
+        trust.code_of(bench.settings),
+        bench.site.codes[code],
+        is_granted=bench.typed.trust,
+        command=session.command,
+    )
 
 
 def _recorded(dossier: Dossier) -> dict[str, str]:

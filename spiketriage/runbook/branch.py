@@ -34,15 +34,20 @@ def run(
     experiments: tuple[str, ...] = (),
     factors: tuple[str, ...] = (),
     list_only: bool = False,
+    trust: bool = False,
 ) -> StepResult:
     """Run experiments: those named, those of a factor, or the ones that bisect would propose.
 
+    `trust` says that the code of the run may be imported.
+
     Raises:
+        NotTrustedError: the code of the run may not be imported.
         UsageError: no such experiment or factor.
         RefusedError: two factors, or no replay that reproduces the incident.
         TrialError: the workers failed; their log is named.
     """
-    bench = open_bench(Typed(run_folder=run_folder, incidents=incidents, incident=incident))
+    typed = Typed(run_folder=run_folder, incidents=incidents, incident=incident, trust=trust)
+    bench = open_bench(typed)
     if list_only:
         return _listing(bench)
     require_replayable(bench)

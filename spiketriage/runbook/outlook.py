@@ -38,11 +38,15 @@ ADDED_LATER = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Typed:
-    """Run folder and options as the person typed them."""
+    """Run folder and options as the person typed them.
+
+    `trust` says that the person lets the code of the run be executed.
+    """
 
     run_folder: Path
     incidents: Path | None
     incident: str | None
+    trust: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,14 +32,19 @@ def run(
     argv: Sequence[str],
     repeats: int | None = None,
     last: int | None = None,
+    trust: bool = False,
 ) -> StepResult:
     """Replay from known good to just behind the suspect step.
 
+    `trust` says that the code of the run may be imported.
+
     Raises:
         RefusedError: nothing is frozen, or there is no known-good generation.
+        NotTrustedError: the code of the run may not be imported.
         TrialError: the workers failed; their log is named.
     """
-    bench = open_bench(Typed(run_folder=run_folder, incidents=incidents, incident=incident))
+    typed = Typed(run_folder=run_folder, incidents=incidents, incident=incident, trust=trust)
+    bench = open_bench(typed)
     require_replayable(bench)
     _check_window(bench, last)
     with bench.incident.session(argv) as session:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spiketriage.diagnosis.replaying import REPLAY
-from spiketriage.errors import Exit, RefusedError, TrialError
+from spiketriage.errors import Exit, NotTrustedError, RefusedError, TrialError
 from spiketriage.evidence.progress import say
 from spiketriage.incident import store
 from spiketriage.incident.next_step import command
@@ -32,12 +32,21 @@ MAX_LATER = 3
 
 @dataclass(slots=True)
 class _Walk:
-    """One walk through the runbook: where it goes, and the exit code of each step on the way."""
+    """One walk through the runbook: where it goes, and the exit code of each step on the way.
+
+    `trust` says that the code of the run may be imported.
+    """
 
     run_folder: Path
     incidents: Path | None
     incident: str | None
+    trust: bool
+    refusal: str = ""  # why no step was executed, where the run's code is not trusted
     exit_codes: dict[str, int] = field(default_factory=dict)
+
+    def command(self, step: str, *options: str) -> str:
+        """The command line of a step on this walk's incident."""
+        return command(step, self.run_folder, self.incidents, self.incident, *options)
 
     def step(self, name: str, function: Callable[..., StepResult], **options: object) -> StepResult:
         """Run one step as its own command line would, and say what it found."""
@@ -46,7 +55,7 @@ class _Walk:
             self.run_folder,
             incidents=self.incidents,
             incident=self.incident,
-            argv=shlex.split(command(name, self.run_folder, self.incidents, self.incident)),
+            argv=shlex.split(self.command(name)),
             **options,
         )
         self.exit_codes[name] = result.exit_code
@@ -64,10 +73,12 @@ def run(
     argv: Sequence[str],
     step: int | None = None,
     budget: int | None = None,
+    trust: bool = False,
 ) -> StepResult:
     """Freeze, hash, check, then replay and branch as bisect proposes, then report.
 
     `budget` is the largest number of step executions; what stands when it is spent is the verdict.
+    `trust` says that the code of the run may be imported; without it the checks still speak.
 
     Raises:
         SpiketriageError: as the step that failed says; the incident keeps what was found before.
@@ -77,11 +88,12 @@ def run(
         run_folder=run_folder,
         incidents=incidents,
         incident=incident or _latest(run_folder, incidents, step),
+        trust=trust,
     )
     first = _triage(walk, step, budget)
-    if incident is not None or step is not None:
+    if incident is not None or step is not None or walk.refusal:
         return first
-    return _go_on(first, run_folder, incidents, budget)
+    return _go_on(first, walk, budget)
 
 
 def _triage(walk: _Walk, step: int | None, budget: int | None) -> StepResult:
@@ -91,23 +103,26 @@ def _triage(walk: _Walk, step: int | None, budget: int | None) -> StepResult:
     walk.step("check", check.run, audit=True)
     verdict = _experiment(walk, budget)
     written = walk.step("report", report.run)
+    lines, next_commands = [*verdict.lines, *written.lines], written.next_commands
+    if walk.refusal:
+        lines.append(f"not replayed: {walk.refusal}")
+        next_commands = (walk.command("triage", "--trust"),)
     return StepResult(
         incident=walk.incident,
         exit_code=_exit_code(verdict, walk.exit_codes),
         verdict=verdict.verdict,
-        lines=(*verdict.lines, *written.lines),
+        lines=tuple(lines),
         data={
             **verdict.data,
             "report": written.data["report"],
             "exit_codes": dict(walk.exit_codes),
+            "refusal": walk.refusal,
         },
-        next_commands=written.next_commands,
+        next_commands=next_commands,
     )
 
 
-def _go_on(
-    first: StepResult, run_folder: Path, incidents: Path | None, budget: int | None
-) -> StepResult:
+def _go_on(first: StepResult, walk: _Walk, budget: int | None) -> StepResult:
     """When the first anomaly names no fault, look at what came after it.
 
     A clean outlier must not hide a fault: each later anomaly is an incident of its own, and the
@@ -122,8 +137,10 @@ def _go_on(
             f"triage: {latest.verdict} at {latest.incident}; step {later[0]} came later and "
             "is not explained by it"
         )
-        walk = _Walk(run_folder=run_folder, incidents=incidents, incident=None)
-        latest = _triage(walk, later[0], budget)
+        later_walk = _Walk(
+            run_folder=walk.run_folder, incidents=walk.incidents, incident=None, trust=walk.trust
+        )
+        latest = _triage(later_walk, later[0], budget)
         num_steps += latest.data["steps_executed"]
     if latest is first:
         return first
@@ -156,7 +173,7 @@ def _latest(run_folder: Path, incidents: Path | None, step: int | None) -> str |
 def _experiment(walk: _Walk, budget: int | None) -> StepResult:
     """Replay and branch as bisect proposes.
 
-    A launch that fails ends the experiments, not the triage.
+    A launch that fails ends the experiments, not the triage, and so does code that nobody trusts.
     """
     verdict = walk.step("bisect", bisect.run)
     tried: tuple[str, ...] = ()
@@ -167,9 +184,13 @@ def _experiment(walk: _Walk, budget: int | None) -> StepResult:
         step = "replay" if proposed == (REPLAY,) else "branch"
         try:
             if step == "replay":
-                walk.step(step, replay.run)
+                walk.step(step, replay.run, trust=walk.trust)
             else:
-                walk.step(step, branch.run, experiments=proposed)
+                walk.step(step, branch.run, experiments=proposed, trust=walk.trust)
+        except NotTrustedError as error:
+            walk.refusal = error.message
+            walk.exit_codes[step] = Exit.REFUSED
+            break
         except TrialError as error:
             say(f"  {error.message}")
             walk.exit_codes[step] = Exit.CHILD_FAILED
@@ -179,9 +200,14 @@ def _experiment(walk: _Walk, budget: int | None) -> StepResult:
 
 
 def _exit_code(verdict: StepResult, seen: Mapping[str, int]) -> int:
-    """The worst that the verdict does not account for: a failed child, damage, no answer, a gap."""
+    """The worst that the verdict does not account for.
+
+    A failed child, code that was not imported, damage, no answer, a gap, in this order.
+    """
     if Exit.CHILD_FAILED in seen.values():
         return Exit.CHILD_FAILED
+    if Exit.REFUSED in seen.values():
+        return Exit.REFUSED
     if seen.get("hash") == Exit.INTEGRITY and verdict.verdict not in EXPLAINED:
         return Exit.INTEGRITY
     if not verdict.exit_code and seen.get("freeze") == Exit.PARTIAL:

@@ -27,6 +27,7 @@ _IN_PLACE = (
     "pinned",
     "referenced",
 )  # kept where they are, so somebody else may change them
+_DIGESTS = {"checkpoint": digests.tree_of_file}  # read in pieces; an index digests shards whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,9 @@ def _examine(place: Incident, run_folder: Path, *, deep: bool, head: str) -> tup
     bag = _bag(evidence)
     if written.is_explained(f"{layout.EVIDENCE}/{MANIFEST}"):
         bag = Examined(covered="evidence: its freeze did not finish", problems=())
+    elif dossier.freeze is None and not dossier.files and not evidence.exists():
+        ended = f"{place.id}: its freeze ended before it kept anything"
+        bag = Examined(covered="evidence: none yet", problems=(), interrupted=(ended,))
     in_place = _artifacts(dossier, run_folder, folder, deep=deep)
     return (record, bag, _written(dossier, written, run_folder, folder), in_place)
 
@@ -242,7 +246,7 @@ def _at(path: Path, artifact: Artifact, *, deep: bool) -> Iterator[str]:
         if stat.st_size != artifact.size_bytes:
             yield f"{path}: changed: expected {artifact.size_bytes} bytes, found {stat.st_size}"
         elif deep and artifact.digest:
-            seen = digests.of_file(path)
+            seen = _DIGESTS.get(artifact.kind, digests.of_file)(path)
             if seen != artifact.digest:
                 yield (
                     f"{path}: changed: expected {digests.ALGORITHM} {artifact.digest}, found {seen}"

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from spiketriage import durable
 from spiketriage.digests import of_file
 from spiketriage.errors import StepNotTakenError, UsageError
+from spiketriage.train.from_source import import_from
 from spiketriage.train.harness import Context, Harness, Overrides
 from spiketriage.train.recording.recorder import Recorder
 from spiketriage.wire import trial as wire
@@ -182,7 +183,7 @@ def _overridden(overrides: Overrides) -> dict[str, str]:
 def run_launch(launch: Launch, rank: int, world_size: int) -> None:
     """Execute every trial of `launch` on this rank; rank 0 marks each done when all are through."""
     code = Path(launch.python_path[0])
-    sys.path[:0] = list(launch.python_path)
+    import_from(launch.python_path)
     module_name, _, attribute = launch.harness.partition(":")
     factory = getattr(importlib.import_module(module_name), attribute, None)
     if factory is None:

@@ -17,6 +17,7 @@ import pytest
 import stack_damage
 from command_line import call
 
+from spiketriage.digests import PIECE_BYTES
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.series import LogFacts, Series
 from spiketriage.nouns.telemetry import Segment
@@ -379,3 +380,23 @@ def test_names_that_are_not_utf8_go_through_the_whole_desk(tmp_path: Path) -> No
         done = call(command, str(run), cwd=tmp_path)
         assert (command, done.returncode, done.stderr.count("bug")) == (command, 0, 0), done.stdout
     assert "known good: step_3\\xff" in call("status", str(run), cwd=tmp_path).stdout
+
+
+def test_a_file_that_is_read_in_pieces_is_intact_until_it_is_changed(tmp_path: Path) -> None:
+    run, num_floats = tmp_path / "run", 20 << 20
+    weights = run / "checkpoint-100" / "model.safetensors"
+    weights.parent.mkdir(parents=True)
+    rows = (f'{{"step": {step}, "loss": {3 - step / 100}}}\n' for step in range(1, 101))
+    (run / "log.jsonl").write_text("".join(rows))
+    tensor = {"dtype": "F32", "shape": [num_floats], "data_offsets": [0, 4 * num_floats]}
+    header = json.dumps({"w": tensor}).encode()
+    weights.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(weights, 8 + len(header) + 4 * num_floats)
+    assert weights.stat().st_size > PIECE_BYTES
+    assert call("freeze", str(run), cwd=tmp_path).returncode == 6  # the checkpoint has no step
+    assert call("verify", str(run), "--deep", cwd=tmp_path).returncode == 0
+    with weights.open("r+b") as stream:
+        stream.seek(PIECE_BYTES + 1)
+        stream.write(b"\1")
+    changed = call("verify", str(run), "--deep", cwd=tmp_path)
+    assert (changed.returncode, changed.stdout.count("changed: expected xxh3-128")) == (4, 1)

@@ -22,6 +22,7 @@ FIELDS = (
     "outcome",
     "exit_code",
     "duration_s",
+    "trusted",
     "previous",
     "digest",
     "number",

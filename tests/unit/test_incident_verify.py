@@ -283,6 +283,19 @@ def test_an_incident_killed_before_its_freeze_was_journaled_is_not_intact(tmp_pa
     assert problem.endswith("tagmanifest-sha256.txt: no command wrote it")
 
 
+def test_an_incident_whose_freeze_was_killed_before_it_kept_anything_is_interrupted(
+    tmp_path: Path,
+) -> None:
+    made = create(tmp_path, incidents=None, step=7, at=datetime(2026, 11, 29, 3, 12, tzinfo=UTC))
+    result = verified(made)
+    assert (result.verdict, result.exit_code) == ("interrupted", 6)
+    assert result.data["interrupted"] == [f"{made.id}: its freeze ended before it kept anything"]
+    # Evidence that lies there although no command says that it began is nobody's.
+    (made.folder / "evidence").mkdir()
+    [problem] = broken(made)
+    assert "manifest-sha256.txt: missing" in problem
+
+
 @pytest.mark.parametrize(("table", "number"), [("steps", 3), ("findings", 3), ("verdicts", 1)])
 def test_rows_cut_off_the_end_of_a_table_are_named(
     incident: Incident, table: str, number: int

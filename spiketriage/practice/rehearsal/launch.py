@@ -10,15 +10,18 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from spiketriage.diagnosis import trust
 from spiketriage.diagnosis.leash import run_leashed, torchrun
 from spiketriage.errors import Exit, RefusedError, TrialError
 from spiketriage.nouns.incident import StepResult
 from spiketriage.practice.rehearsal import entry, staging, trainer
 from spiketriage.practice.rehearsal.catalogue import Fault, load_fault
+from spiketriage.readers.settings import read_settings
 
 NEVER = -1
 ATTEMPT_LIMIT_S = 900
@@ -34,6 +37,8 @@ def run(
         process failed.
     """
     make(load_fault(fault), seed, out, stabilizers)
+    with suppress(OSError):  # without a folder of one's own, triage asks about our code too
+        trust.remember(trust.code_of(read_settings(out)))
     return StepResult(
         incident="",
         exit_code=Exit.DONE,

@@ -96,9 +96,10 @@ def _score(fault: Fault, seed: int, keep: Path | None) -> Score:
     with _folder(keep) as folder:
         run_folder = folder / f"{fault.name}-{seed}"
         try:
-            if not run_folder.exists():
+            is_new = not run_folder.exists()
+            if is_new:
                 launch.make(fault, seed, run_folder)
-            triaged = triage(run_folder)
+            triaged = triage(run_folder, is_ours=is_new)
         except SpiketriageError as error:
             return _failed(fault, seed, error)
     data = triaged.envelope["data"]
