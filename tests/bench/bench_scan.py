@@ -143,13 +143,7 @@ def copy_and_digest(folder: Path) -> None:
     """Ours: one pass that reads, digests and writes."""
     import xxhash
 
-    from spiketriage.evidence.collect import stream_copy
-
-    target = folder.parent / "copy" / "digested"
-    stream_copy(
-        folder / "file.bin", target, (xxhash.xxh3_128(),), drafts=target.with_name("drafts")
-    )
-    target.unlink()
+    copy_into(folder, xxhash.xxh3_128())
 
 
 def copy_and_both_digests(folder: Path) -> None:
@@ -158,14 +152,22 @@ def copy_and_both_digests(folder: Path) -> None:
 
     import xxhash
 
-    from spiketriage.evidence.collect import stream_copy
+    copy_into(folder, xxhash.xxh3_128(), hashlib.sha256())
 
-    target = folder.parent / "copy" / "both"
+
+def copy_into(folder: Path, *states: object) -> None:
+    """Ours, into the digests that are given."""
+    from spiketriage.evidence.budget import Budget
+    from spiketriage.evidence.copying import stream_copy
+
+    target = folder.parent / "copy" / "digested"
     stream_copy(
         folder / "file.bin",
         target,
-        (xxhash.xxh3_128(), hashlib.sha256()),
+        states,
         drafts=target.with_name("drafts"),
+        budget=Budget(folder),
+        alive=lambda _source: None,
     )
     target.unlink()
 

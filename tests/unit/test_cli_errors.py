@@ -35,6 +35,7 @@ ERRORS = [
     (errors.UsageError, "usage", 2),
     (errors.RefusedError, "refused", 3),
     (errors.EvidenceError, "evidence", 4),
+    (errors.NoRoomError, "no-room", 4),
     (errors.PartialError, "partial", 6),
     (errors.DiskFullError, "disk-full", 6),
     (errors.TrialError, "trial", 7),
