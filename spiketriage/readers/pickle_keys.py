@@ -12,8 +12,8 @@ from spiketriage.errors import CorruptFileError
 
 MAX_ITEMS = 64  # of a tuple that is a key: as many as a tensor has dimensions
 MAX_NUMBER_BYTES, MAX_DIGITS = 9, 20  # 64 bits; longer numbers can be chosen to hash alike
-# A third of a second's worth. What a longer pickle does later is bounded by the time of its load.
-MAX_OPCODES = 2_000_000
+# A sixth of a second's worth. What a longer pickle does later is bounded by the time of its load.
+MAX_OPCODES = 1_000_000
 # How what lies on the unpickler's stack is hashed: at once (an object by its identity), item by
 # item, or with all that it holds and shares, as deep and as often as the pickle says.
 _AT_ONCE, _FLAT, _COSTLY = range(3)
@@ -146,7 +146,7 @@ class _Scan:
                 self._where,
                 f"pickle, byte {self.at - 1}",
                 expected=f"keys that are scalars or flat tuples of at most {MAX_ITEMS} of them",
-                seen="a tuple that holds tuples, a longer one, a frozen set, or a number over 64 bits",
+                seen="a tuple of tuples, a longer one, a frozen set, or a number over 64 bits",
             )
 
     def hash_members(self) -> None:
