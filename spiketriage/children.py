@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import spiketriage
 from spiketriage import guardian
@@ -24,6 +27,7 @@ _PASSED = re.compile(
     r"|(CUDA|NVIDIA|CUBLAS|CUDNN|NCCL|RCCL|GLOO|UCX|FI|OFI|HIP|ROCR|HSA|MIOPEN|TORCH|TORCHINDUCTOR"
     r"|PYTORCH|ATEN|OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|ONEDNN|DNNL|TRITON|MALLOC|GLIBC|XLA)_\w+"
 )
+_LIBRARIES = ("numpy", "torch", "duckdb", "pyarrow", "pydantic", "safetensors", "xxhash", "typer")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
 
 
@@ -32,9 +36,47 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, "-P", *arguments]
 
 
-def guarded(command: list[str]) -> list[str]:
-    """`command` below a guardian: with its standard input, all that it started ends."""
-    return [sys.executable, "-I", "-S", guardian.__file__, *command]
+class Guarded(subprocess.Popen[bytes]):
+    """A child below a guardian: it and all that it started end with `end`, and with this process.
+
+    The leash is a pipe of which only this process holds the other end: it closes however this
+    process ends.
+    """
+
+    def __init__(self, command: Sequence[str], **how: Any) -> None:
+        leash, self._held = os.pipe()
+        guarded = [sys.executable, "-I", "-S", guardian.__file__, str(leash), *command]
+        try:
+            super().__init__(
+                guarded,
+                pass_fds=(leash,),
+                start_new_session=True,
+                **{"env": environment(), "stdin": subprocess.DEVNULL} | how,
+            )
+        finally:
+            os.close(leash)
+
+    def end(self) -> int:
+        """End what has not ended, and say how it did: 128 and its number for a signal."""
+        if self.poll() is None:
+            self.terminate()  # the guardian, which kills
+        self.wait()
+        self._let_go()
+        return self.returncode
+
+    def leave(self) -> None:
+        """Forget it in a fork of the process that it is a child of."""
+        self.returncode = 0  # not ours to wait for
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                with suppress(OSError):  # what is buffered for a process that is gone
+                    stream.close()
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -51,15 +93,19 @@ def is_passed(name: str) -> bool:
 
 
 def import_path(variables: Mapping[str, str]) -> list[str]:
-    """Where this package was imported from, then what `PYTHONPATH` names for good.
+    """Where this package was imported from, then what of `PYTHONPATH` it needs itself.
 
-    A relative or empty entry is whatever the current folder is, and the current folder may be the
-    run: neither is passed on.
+    That is where a cluster's modules keep the libraries it was written for. Whatever else the
+    operator's shell names is not for children: a trial's modules are what the run's settings say.
     """
-    home = str(Path(spiketriage.__file__).parent.parent)
-    entries = [home]
+    entries = [str(Path(spiketriage.__file__).parent.parent)]
     here = Path.cwd()
     for entry in variables.get("PYTHONPATH", "").split(os.pathsep):
-        if os.path.isabs(entry) and Path(entry) != here and entry not in entries:
+        is_fixed = os.path.isabs(entry) and Path(entry) != here  # elsewhere it may be the run
+        if is_fixed and entry not in entries and _holds_a_library(Path(entry)):
             entries.append(entry)
     return entries
+
+
+def _holds_a_library(folder: Path) -> bool:
+    return any((folder / name / "__init__.py").is_file() for name in _LIBRARIES)

@@ -1,9 +1,9 @@
 """Stands between the desk and what it starts, and ends all of that when the desk is gone.
 
-It is run by its path in an interpreter of its own (`python -I -S guardian.py COMMAND…`), so it
-never imports anything but the standard library, and nothing that a run could have planted.
+It is run by its path in an interpreter of its own (`python -I -S guardian.py LEASH COMMAND…`), so
+it never imports anything but the standard library, and nothing that a run could have planted.
 
-Its standard input is a pipe from the desk, which closes however the desk ends. Descendants that
+LEASH is the number of a pipe from the desk, which closes however the desk ends. Descendants that
 left the process group or the session are found all the same: this process adopts every orphan
 below it (Linux, `PR_SET_CHILD_SUBREAPER`), and kills, which code that holds the interpreter's lock
 or sits in a C call cannot refuse. Elsewhere than on Linux only the process group is ended.
@@ -27,17 +27,19 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 POLL_S = 0.02
 
 
-def main(command: list[str]) -> int:
+def main(leash: int, command: list[str]) -> int:
     """Run `command` to its end, and return its exit code as a shell would."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _stop)
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-    threading.Thread(target=_end_with_the_desk, daemon=True).start()
+    group = 0
     try:
+        child = subprocess.Popen(command, start_new_session=True)
+        group = child.pid
+        threading.Thread(target=_end_with_the_desk, args=(leash,), daemon=True).start()
         status = child.wait()
     finally:
-        end_all(child.pid)
+        end_all(group)
     if status < 0:
         return 128 - status
     return status
@@ -77,8 +79,9 @@ def below(pid: int) -> list[int]:
 
 
 def _kill(group: int) -> None:
-    with suppress(OSError):
-        os.killpg(group, signal.SIGKILL)
+    if group:
+        with suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
     for pid in below(os.getpid()):
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
@@ -90,8 +93,8 @@ def _reap() -> None:
             pass
 
 
-def _end_with_the_desk() -> None:
-    while os.read(0, 1):
+def _end_with_the_desk(leash: int) -> None:
+    while os.read(leash, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -112,4 +115,4 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

@@ -25,26 +25,17 @@ def torchrun(num_processes: int, *program: str) -> list[str]:
 def run_leashed(argv: Sequence[str], log: Path, *, limit_s: float) -> int:
     """Run a command to its end and return its exit code; what it says goes to `log`.
 
-    The pipe on its guardian's standard input is the leash: it closes when this process is gone. The
-    command works in a folder of its own, which is empty and goes with it.
+    The command works in a folder of its own, which is empty and goes with it.
     """
     environment = children.environment(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
     with (
         log.open("w", encoding="utf-8") as stream,
         tempfile.TemporaryDirectory(prefix="spiketriage-", ignore_cleanup_errors=True) as folder,
-        subprocess.Popen(
-            children.guarded(list(argv)),
-            stdin=subprocess.PIPE,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            cwd=folder,
-            start_new_session=True,
-        ) as child,
     ):
+        child = children.Guarded(
+            argv, stdout=stream, stderr=subprocess.STDOUT, env=environment, cwd=folder
+        )
         try:
             return child.wait(timeout=limit_s)
         finally:
-            if child.poll() is None:
-                child.terminate()
-                child.wait()
+            child.end()

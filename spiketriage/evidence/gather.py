@@ -92,12 +92,11 @@ def _one_child(
     at_begin: Callable[[str, Gathered], None],
 ) -> str:
     """Feed one child's lines into `gathered`; returns why it ended early, or nothing."""
-    child = subprocess.Popen(
+    child = children.Guarded(
         children.python("-m", "spiketriage.evidence.collect"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=children.environment(),
     )
     assert child.stdin is not None
     assert child.stdout is not None
@@ -135,10 +134,7 @@ def _one_child(
             return f"its process ended with {code}: {last}"
         return ""
     finally:
-        child.kill()
-        child.wait()
-        child.stdout.close()
-        child.stderr.close()
+        child.end()
         drafts = Path(job["payload"]).with_name(layout.DRAFTS)
         shutil.rmtree(drafts, ignore_errors=True)  # a child that died may have left one
 

@@ -48,14 +48,17 @@ def triage(run: Path, *, is_ours: bool) -> Triaged:
     if is_ours:
         command.append("--trust")
     started_s = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    child = children.Guarded(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        said, talk = child.communicate()
+    finally:
+        exit_code = child.end()
     wall_s = time.perf_counter() - started_s
     try:
-        envelope = json.loads(done.stdout)
+        envelope = json.loads(said)
     except ValueError as error:
-        raise TrialError(
-            f"triage of {run} ended with exit code {done.returncode}: {done.stderr[-800:]}"
-        ) from error
+        last = talk.decode(errors="replace")[-800:]
+        raise TrialError(f"triage of {run} ended with exit code {exit_code}: {last}") from error
     if "error" in envelope:
         raise TrialError(f"triage of {run} failed: {envelope['error']['message']}")
-    return Triaged(envelope=envelope, exit_code=done.returncode, wall_s=wall_s)
+    return Triaged(envelope=envelope, exit_code=exit_code, wall_s=wall_s)

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -63,7 +63,7 @@ class _Child:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: children.Guarded | None = None
 
     def answer(self, request: bytes, *, of: object) -> Any:
         """What the child gives or raises for `request`."""
@@ -83,39 +83,29 @@ class _Child:
         process, self._process = self._process, None
         if process is None:
             return 0
-        with suppress(OSError):
-            process.stdin.close()  # type: ignore[union-attr]  # both are pipes
-        process.stdout.close()  # type: ignore[union-attr]
-        if process.poll() is None:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=0.2)
-            process.kill()
-        return process.wait()
+        return process.end()
 
     def leave(self) -> None:
         """Forget a child of the process that this one was forked from: it answers that one."""
         self._lock = threading.Lock()
         process, self._process = self._process, None
         if process is not None:
-            process.returncode = 0  # not ours to wait for
-            process.stdin.close()  # type: ignore[union-attr]  # both are pipes
-            process.stdout.close()  # type: ignore[union-attr]
+            process.leave()
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> children.Guarded:
         if self._process is not None and self._process.poll() is not None:
             self.end()
         if self._process is None:
-            self._process = subprocess.Popen(
+            self._process = children.Guarded(
                 children.python("-c", _PROGRAM),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=children.environment(),
             )
         return self._process
 
 
-def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes | None:
+def _exchange(process: children.Guarded, request: bytes) -> bytes | None:
     """The reply to a request; None if the child ended before it gave one."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -135,10 +125,11 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes | None:
 
 def _ended(of: object, status: int) -> EvidenceError:
     """The sentence about a file that ended the child."""
-    if -status in _CPU_SIGNALS:
+    number = status - 128  # of a signal, as shells and guardians have it
+    if number in _CPU_SIGNALS:
         how = "reading it took more CPU time than a file of its size is worth"
-    elif status < 0:
-        how = f"reading it ended the reader with {signal.Signals(-status).name}"
+    elif number in set(signal.Signals):
+        how = f"reading it ended the reader with {signal.Signals(number).name}"
     else:
         how = f"reading it ended the reader with status {status}"
     hint = ""

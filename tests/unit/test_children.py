@@ -6,6 +6,7 @@ Real processes: a run that plants modules, a desk that is killed outright, worke
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,9 +96,17 @@ def test_a_child_is_given_what_decides_numbers_and_no_secret(
         assert f"'{name}': '{value}'" in seen
     for name in held.keys() - {"PYTHONPATH"}:
         assert name not in seen
-    assert "/elsewhere/lib" in seen
-    assert str(tmp_path) not in seen
-    assert "relative" not in seen
+    for path in (str(tmp_path), "/elsewhere/lib", "relative"):
+        assert path not in seen
+
+
+def test_a_child_finds_the_libraries_that_only_the_shell_names(tmp_path: Path) -> None:
+    for name in ("modules/numpy", "own/json"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "__init__.py").touch()
+    listed = os.pathsep.join(str(tmp_path / name) for name in ("own", "modules", "gone"))
+    home = str(Path(children.__file__).parents[1])
+    assert children.import_path({"PYTHONPATH": listed}) == [home, str(tmp_path / "modules")]
 
 
 STUBBORN = """
@@ -118,22 +127,50 @@ with open(sys.argv[1], "w") as file:
     file.write(" ".join(map(str, pids)))
 sum(range(10 ** 14))  # holds the interpreter, in C
 """
-DESK = """
+TRIAL = """
 import sys
 from pathlib import Path
 from spiketriage import children
 from spiketriage.diagnosis.leash import run_leashed
 run_leashed(children.python("-c", sys.argv[1], sys.argv[2]), Path(sys.argv[2] + ".log"), limit_s=60)
 """
+READER = """
+import sys
+from pathlib import Path
+from spiketriage.readers import limited
+limited._PROGRAM = "import sys; sys.argv[1:] = " + repr(sys.argv[2:]) + chr(10) + sys.argv[1]
+limited._CHILD.answer(b"", of=Path("a file"))
+"""
+COLLECTOR = """
+import sys
+from pathlib import Path
+from spiketriage import children
+from spiketriage.evidence import gather
+children.python = lambda *words: [sys.executable, "-c", sys.argv[1], sys.argv[2]]
+gather.gather(Path(), Path(), ["host"])
+"""
+TRIAGE = """
+import sys
+from pathlib import Path
+from spiketriage import children
+from spiketriage.practice import triaging
+children.python = lambda *words: [sys.executable, "-c", sys.argv[1], sys.argv[2]]
+triaging.triage(Path())
+"""
+# Every place that starts a process, with what it starts replaced by something that resists.
+DESKS = {"trial": TRIAL, "reader": READER, "collector": COLLECTOR, "triage": TRIAGE}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_workers_that_resist_end_with_the_desk(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", DESKS)
+def test_children_that_resist_end_with_the_desk(
+    what: str, number: signal.Signals, tmp_path: Path
+) -> None:
     note = tmp_path / "pids"
     orphan = tmp_path / "pids.orphan"
     desk = subprocess.Popen(
-        [sys.executable, "-c", DESK, STUBBORN, str(note)],
+        [sys.executable, "-c", DESKS[what], STUBBORN, str(note)],
         env={**os.environ, "PYTHONPATH": str(Path(children.__file__).parents[1])},
         stderr=subprocess.DEVNULL,
     )
@@ -143,6 +180,27 @@ def test_workers_that_resist_end_with_the_desk(number: signal.Signals, tmp_path:
     desk.send_signal(number)
     desk.wait(timeout=60)
     until(lambda: not any(map(is_alive, pids)))
+
+
+STARTS = re.compile(
+    r"\b(Popen|ProcessPoolExecutor|multiprocessing|posix_spawn|os\.(fork|exec\w*))\b|"
+    r"subprocess\.(run|call|check_\w+|getoutput)"
+)
+STARTERS = {
+    "children.py": "the guarded child itself",
+    "guardian.py": "what it guards",
+    "train/recording/channels.py": "an alert's program, which outlives the job whose death it tells",
+    "train/adapters/source.py": "names the loader's own setting",
+}
+
+
+def test_every_process_is_started_below_a_guardian() -> None:
+    package = Path(children.__file__).parent
+    found = set()
+    for path in package.rglob("*.py"):
+        if STARTS.search(path.read_text(encoding="utf-8")):
+            found.add(path.relative_to(package).as_posix())
+    assert found == set(STARTERS)
 
 
 def until(holds: object) -> None:
@@ -161,6 +219,6 @@ def is_alive(pid: int) -> bool:
 
 def test_the_exit_code_of_a_guarded_command_is_its_own(tmp_path: Path) -> None:
     for code, program in ((3, "exit 3"), (0, "true"), (128 + 9, "kill -9 $$")):
-        command = children.guarded(["sh", "-c", program])
-        with subprocess.Popen(command, stdin=subprocess.PIPE) as guardian:
-            assert guardian.wait(timeout=60) == code, program
+        child = children.Guarded(["sh", "-c", program])
+        child.wait(timeout=60)
+        assert child.end() == code, program

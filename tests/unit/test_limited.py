@@ -28,7 +28,8 @@ HANGING = b"\x80\x04})" + b"2\x86" * 60 + b"Ns." + bytes(1 << 26)  # may take se
 
 @pytest.fixture(autouse=True)
 def child_that_finds_the_functions_of_the_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(ROOT / "tests"))))
+    here = f"import sys; sys.path.append({str(ROOT / 'tests')!r}); "
+    monkeypatch.setattr(limited, "_PROGRAM", here + limited._PROGRAM)
     limited._CHILD.end()
     yield
     limited._CHILD.end()
@@ -90,11 +91,11 @@ def test_an_interrupt_ends_the_command_and_the_child_within_it(tmp_path: Path) -
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
         while not children.read_text():
             time.sleep(0.01)
-        (child,) = map(int, children.read_text().split())
+        (guardian,) = map(int, children.read_text().split())
         running.send_signal(signal.SIGINT)
         running.communicate(timeout=60)
     assert running.returncode == 130
-    while Path(f"/proc/{child}").exists():  # it ends by itself where it had no request yet
+    while Path(f"/proc/{guardian}").exists():
         time.sleep(0.01)
 
 

@@ -117,7 +117,8 @@ class Webhook:
 class Command:
     """A program that takes the alert on its standard input and exits with 0, without a shell.
 
-    Its own output is nobody's: a program that stays in the background must not hold it open.
+    Its own output is nobody's: a program that stays in the background must not hold it open. It may
+    outlive the job, whose death it tells.
     """
 
     argv: Sequence[str]
