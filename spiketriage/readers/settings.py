@@ -6,6 +6,7 @@ opened here.
 
 from __future__ import annotations
 
+import os
 import shlex
 import tomllib
 from collections.abc import Sequence
@@ -79,7 +80,7 @@ def read_settings(run: Path) -> RunSettings:
         EvidenceError: the folder is missing, unreadable or not a run.
         UsageError: the file is not valid TOML, holds an unknown key or a value of the wrong type.
     """
-    run = run.absolute()
+    run = Path(os.path.abspath(run))
     path = run / FILE_NAME
     data = _read(run, path)
     if data is None:
@@ -178,6 +179,9 @@ def _parse(path: Path, data: bytes) -> _File:
 
 
 def _absolute(run: Path, file: _File) -> RunSettings:
+    def place(stated: str) -> Path:
+        return Path(os.path.normpath(run / stated))
+
     def optional(stated: str | None, default: str) -> Path | None:
         # A default that is absent is not an error; a stated path is, and its reader will say so.
         if stated is None:
@@ -185,18 +189,18 @@ def _absolute(run: Path, file: _File) -> RunSettings:
                 return run / default
             return None
         if stated:
-            return run / stated
+            return place(stated)
         return None
 
     return RunSettings(
         run=run,
         run_id=file.run.id,
-        telemetry=run / file.run.telemetry,
-        checkpoints=run / file.run.checkpoints,
+        telemetry=place(file.run.telemetry),
+        checkpoints=place(file.run.checkpoints),
         data_index=optional(file.run.data_index, "data/index.json"),
         config=optional(file.run.config, "config.json"),
         code=optional(file.run.code, "code"),
-        logs=tuple(run / name for name in file.run.logs),
+        logs=tuple(place(name) for name in file.run.logs),
         harness=file.trainer.harness,
         python_path=tuple(str(run / name) for name in file.trainer.python_path),
         launch_kind=file.launch.kind,

@@ -15,14 +15,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from run_folder import write_run
 
 from spiketriage.errors import NoRoomError
 from spiketriage.evidence import budget, copying, layout
 from spiketriage.incident import store
-from spiketriage.nouns.incident import RunSettings, StepResult
+from spiketriage.nouns.incident import StepResult
 from spiketriage.readers.telemetry.stores import sqlite_copy
 from spiketriage.runbook import freeze
 
@@ -103,33 +101,6 @@ def test_no_name_of_the_run_is_taken_for_one_of_ours(name: str, tmp_path: Path) 
     assert (kept / "x.log").read_text(encoding="utf-8") == "whole\n"
 
 
-PART = st.sampled_from(["x.log", "1", "0", "@0", "@1", "@", "a"])
-
-
-@given(st.lists(PART, min_size=1, max_size=3), st.lists(PART, min_size=1, max_size=3))
-def test_logs_of_two_folders_never_share_a_copy(first: list[str], second: list[str]) -> None:
-    run = Path("/run")
-    settings = RunSettings(
-        run=run,
-        run_id="r",
-        telemetry=run / "telemetry",
-        checkpoints=run / "checkpoints",
-        data_index=None,
-        config=None,
-        code=None,
-        logs=(run / "logs", run / "more"),
-        harness="",
-        python_path=(),
-        launch_kind="torchrun",
-        num_processes=1,
-    )
-    names = {
-        layout.copy_name(settings, "log", run / "logs" / "/".join(first)),
-        layout.copy_name(settings, "log", run / "more" / "/".join(second)),
-    }
-    assert len(names) == 2
-
-
 def test_logs_of_two_folders_are_both_kept(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", spike_at=110)
     for folder, text in (("logs/1", "first"), ("more", "second")):
@@ -143,18 +114,18 @@ def test_logs_of_two_folders_are_both_kept(tmp_path: Path) -> None:
     assert kept == {"first", "second"}
 
 
-def test_a_copy_that_would_replace_another_is_a_gap(tmp_path: Path) -> None:
+def test_a_log_and_a_folder_of_the_same_name_are_both_kept(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", spike_at=110)
-    (run / "more").mkdir()
-    (run / "more" / "x.log").write_text("of the folder", encoding="utf-8")
+    (run / "more" / "x.log").mkdir(parents=True)
+    (run / "more" / "x.log" / "y.log").write_text("of the folder", encoding="utf-8")
     (run / "x.log").write_text("of the run", encoding="utf-8")
     settings = run / "spiketriage.toml"
     text = settings.read_text(encoding="utf-8")
     settings.write_text(text.replace("[run]", '[run]\nlogs = ["more", "x.log"]'), encoding="utf-8")
-    result = frozen(run)
-    assert result.exit_code == 6
-    (gap,) = result.data["gaps"]
-    assert "has the same name" in gap["note"]
+    assert frozen(run).exit_code == 0
+    kept = payload_of(run) / "logs"
+    assert (kept / "x.log" / "y.log").read_text() == "of the folder"
+    assert (kept / "@run" / "x.log").read_text() == "of the run"
 
 
 def test_a_link_out_of_the_run_is_told_and_not_followed(tmp_path: Path) -> None:

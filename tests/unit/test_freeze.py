@@ -613,7 +613,7 @@ def test_log_folders_of_the_same_file_names_are_kept_apart(tmp_path):
     frozen(run)
     data = evidence(run) / "data" / layout.LOGS
     assert (data / "rank-00000.log").read_text() == "step 1\nstep 2\n"
-    assert (data / "@1" / "rank-00000.log").read_text() == "other\n"
+    assert (data / "@run" / "more" / "rank-00000.log").read_text() == "other\n"
 
 
 def test_host_facts_hold_no_environment_variable(tmp_path, monkeypatch):
