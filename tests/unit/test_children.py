@@ -155,7 +155,7 @@ from pathlib import Path
 from spiketriage import children
 from spiketriage.practice import triaging
 children.python = lambda *words: [sys.executable, "-c", sys.argv[1], sys.argv[2]]
-triaging.triage(Path())
+triaging.triage(Path(), is_ours=True)
 """
 # Every place that starts a process, with what it starts replaced by something that resists.
 DESKS = {"trial": TRIAL, "reader": READER, "collector": COLLECTOR, "triage": TRIAGE}
@@ -190,7 +190,6 @@ STARTERS = {
     "children.py": "the guarded child itself",
     "guardian.py": "what it guards",
     "train/recording/channels.py": "an alert's program, which outlives the job whose death it tells",
-    "train/adapters/source.py": "names the loader's own setting",
 }
 
 
