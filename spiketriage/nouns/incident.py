@@ -31,6 +31,7 @@ HARNESS = "harness"
 # counts where a later one took its steps again, and what was rolled back
 JUDGED, ATTEMPT, ROLLED_BACK = "judged", "attempt", "rolled back"
 LOSS_CANDIDATES = "loss candidates"  # keys that look like a loss and are not known as one, as JSON
+ALLOWED_OUTSIDE = "allowed outside"  # with a key of the settings: the place that it may name
 CauseClass = Literal["data", "optimization", "numerics", "systems"]
 
 
@@ -170,7 +171,8 @@ class Verdict:
 class RunSettings:
     """`spiketriage.toml` of a run, or what was found in a folder without one.
 
-    Every path is absolute.
+    Every path is absolute; `outside` are those of them that lie outside the run, by their key in
+    the file and with links followed.
 
     `columns` maps the keys of logs that other people's code wrote to names of `wire.chain.METRICS`,
     or to `step`.
@@ -189,6 +191,7 @@ class RunSettings:
     launch_kind: str
     num_processes: int
     columns: Mapping[str, str] = field(default_factory=dict)
+    outside: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,6 +320,13 @@ class Dossier:
     spike: Spike = NO_SPIKE
     freeze: Freeze | None = None
     files: tuple[FileRow, ...] = ()
+
+    @property
+    def allowed_outside(self) -> tuple[str, ...]:
+        """The places outside the run that somebody allowed its settings to name."""
+        return tuple(
+            value for key, value in self.facts.items() if key.startswith(f"{ALLOWED_OUTSIDE}/")
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import Literal
 
 from spiketriage.errors import EvidenceError, UsageError
 from spiketriage.nouns.incident import SETTINGS_NAME, RunSettings
+from spiketriage.readers.boundary import places_outside
 from spiketriage.readers.discover import discover
 
 FILE_NAME = SETTINGS_NAME
@@ -104,6 +105,7 @@ def _discovered(run: Path) -> RunSettings:
         telemetry=run,
         checkpoints=run,
         logs=tuple(claim.path for claim in discovery.of("events")),
+        outside={},  # nobody named anything
     )
 
 
@@ -179,7 +181,7 @@ def _absolute(run: Path, file: _File) -> RunSettings:
             return place(stated)
         return None
 
-    return RunSettings(
+    settings = RunSettings(
         run=run,
         run_id=file.run.id,
         telemetry=place(file.run.telemetry),
@@ -194,3 +196,19 @@ def _absolute(run: Path, file: _File) -> RunSettings:
         num_processes=file.launch.nproc_per_node,
         columns={written: name for name, written in file.columns.items()},
     )
+    return replace(settings, outside=places_outside(run, _named(file, settings)))
+
+
+def _named(file: _File, settings: RunSettings) -> dict[str, Path]:
+    """The places that settings name, by key: folders, and what else the file states."""
+    named = {"telemetry": settings.telemetry, "checkpoints": settings.checkpoints}
+    if settings.code is not None:
+        named["code"] = settings.code
+    # a file at its usual place that is a link is told when it is to be copied
+    if settings.config is not None and file.run.config is not None:
+        named["config"] = settings.config
+    if settings.data_index is not None and file.run.data_index is not None:
+        named["data_index"] = settings.data_index.parent  # where its shards lie
+    for number, path in enumerate(settings.logs, start=1):
+        named[f"logs, entry {number}"] = path
+    return named

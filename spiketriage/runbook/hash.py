@@ -88,7 +88,7 @@ def run(
     """
     settings = read_settings(run_folder)
     place = store.find(run_folder, incidents=incidents, wanted=incident)
-    evidence.require_frozen(place.dossier(), place, run_folder)
+    evidence.require_frozen(place.dossier(), place, settings)
     with place.session(argv) as session:
         dossier = place.dossier()
         say(f"hash: {place.id}: {len(dossier.artifacts)} artifacts")

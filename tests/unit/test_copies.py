@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from run_folder import write_run
 
-from spiketriage.errors import NoRoomError
+from spiketriage.errors import NoRoomError, RefusedError
 from spiketriage.evidence import budget, copying, layout
 from spiketriage.incident import store
 from spiketriage.nouns.incident import StepResult
 from spiketriage.readers.telemetry.stores import sqlite_copy
-from spiketriage.runbook import freeze
+from spiketriage.runbook import check, freeze, hash
 
 
 @pytest.fixture
@@ -142,6 +142,83 @@ def test_a_link_out_of_the_run_is_told_and_not_followed(tmp_path: Path) -> None:
     assert all("is a link out of the run" in gap["note"] for gap in result.data["gaps"])
     assert (payload_of(run) / "logs" / "inside.log").read_text() == "ours"
     assert not (payload_of(run) / "logs" / "out.log").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "code/r1/trainer.py", "telemetry/rank-00000.attempt-000.seg"]
+)
+def test_no_link_out_of_the_run_is_followed(name: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", spike_at=110)
+    (run / name).replace(tmp_path / "elsewhere")
+    (run / name).symlink_to(tmp_path / "elsewhere")
+    result = frozen(run)
+    assert result.exit_code == 6
+    (gap,) = [gap for gap in result.data["gaps"] if gap["path"] == name]
+    assert gap["note"] == f"not copied: is a link out of the run, to {tmp_path / 'elsewhere'}"
+    kept = (path.read_bytes() for path in payload_of(run).rglob("*") if path.is_file())
+    assert (tmp_path / "elsewhere").read_bytes() not in set(kept)
+
+
+def test_a_generation_that_is_a_link_out_of_the_run_is_told_and_neither_read_nor_pinned(
+    tmp_path: Path,
+) -> None:
+    run = write_run(tmp_path / "run", spike_at=110)
+    generation = run / "checkpoints" / "step-000080"
+    generation.rename(tmp_path / "elsewhere")
+    generation.symlink_to(tmp_path / "elsewhere")
+    result = frozen(run)
+    assert result.exit_code == 6
+    assert result.data["known_good"] == "step-000040"
+    notes = {gap["path"]: gap["note"] for gap in result.data["gaps"]}
+    assert notes["checkpoints/step-000080"].startswith("not measured: is a link out of the run")
+    pinned = payload_of(run).parent / layout.PINNED / "checkpoints"
+    assert [path.name for path in pinned.iterdir()] == ["step-000040"]
+
+
+@pytest.mark.parametrize("key", ["telemetry", "checkpoints", "code", "config", "logs"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_settings_that_name_a_place_outside_the_run_are_refused_until_somebody_allows_it(
+    key: str, is_link: bool, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "run", spike_at=110)
+    usual = run / ("config.json" if key == "config" else key)
+    place = tmp_path / "elsewhere"
+    usual.rename(place)
+    stated = "linked" if is_link else "../elsewhere"
+    if is_link:
+        (run / stated).symlink_to(place)
+    settings = run / "spiketriage.toml"
+    value = f'["{stated}"]' if key == "logs" else f'"{stated}"'
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(text.replace("[run]", f"[run]\n{key} = {value}"), encoding="utf-8")
+
+    with pytest.raises(RefusedError, match=f"names {place}, outside the run") as refused:
+        frozen(run)
+    assert refused.value.hint == f"spiketriage freeze {run} --allow-outside"
+    assert not (run / ".spiketriage").exists()
+
+    argv = ["spiketriage", "freeze", "--allow-outside"]
+    allowed = freeze.run(run, incidents=None, incident=None, argv=argv, allow_outside=True)
+    assert allowed.exit_code == 0
+    dossier = store.find(run, incidents=None, wanted=None).dossier()
+    assert dossier.allowed_outside == (str(place),)
+    assert dossier.journal[-1].argv == "spiketriage freeze --allow-outside"
+    assert frozen(run).lines[0].endswith("already frozen, nothing to do")
+    checked = check.run(run, incidents=None, incident=None, argv=["spiketriage", "check"])
+    assert checked.exit_code in (0, 1)
+
+
+def test_what_settings_name_outside_since_the_freeze_is_refused_by_what_follows(
+    tmp_path: Path,
+) -> None:
+    run = write_run(tmp_path / "run", spike_at=110)
+    frozen(run)
+    settings = run / "spiketriage.toml"
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(text.replace("[run]", '[run]\ncheckpoints = "/etc"'), encoding="utf-8")
+    for step in (hash.run, check.run):
+        with pytest.raises(RefusedError, match="checkpoints names /etc, outside the run"):
+            step(run, incidents=None, incident=None, argv=["spiketriage"])
 
 
 def test_a_secret_stays_one(tmp_path: Path) -> None:
