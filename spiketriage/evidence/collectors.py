@@ -19,9 +19,9 @@ from spiketriage.nouns.incident import RunSettings
 from spiketriage.readers.checkpoints import native as generations_reader
 from spiketriage.readers.discover import files_of
 from spiketriage.readers.settings import FILE_NAME
-from spiketriage.readers.telemetry.run.native import SUFFIX
 from spiketriage.readers.telemetry.run.sources import find_logs
 from spiketriage.readers.telemetry.series.names import Names
+from spiketriage.readers.telemetry.stores.native import SUFFIX
 from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
 from spiketriage.wire.ring import SUFFIX as RING_SUFFIX
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -16,7 +17,7 @@ from typing import Literal
 from spiketriage.errors import EvidenceError, UsageError
 from spiketriage.nouns.incident import SETTINGS_NAME, RunSettings
 from spiketriage.readers.boundary import places_outside
-from spiketriage.readers.discover import discover
+from spiketriage.readers.discover import Claim, discover
 
 FILE_NAME = SETTINGS_NAME
 # How trials can be started: what `diagnosis/launch.py` has a launcher for.
@@ -90,6 +91,10 @@ def read_settings(run: Path) -> RunSettings:
 
 def _discovered(run: Path) -> RunSettings:
     """Settings for a run of somebody else's trainer: what formats claim, where it lies."""
+    # Readers with all that they import, which a run with settings does not need.
+    from spiketriage.readers.checkpoints.layouts import own_generation  # noqa: PLC0415
+    from spiketriage.readers.telemetry.stores import native  # noqa: PLC0415
+
     discovery = discover(run)
     if not discovery.of("checkpoint") and not discovery.of("telemetry"):
         seen = "nothing of a known format"
@@ -102,11 +107,19 @@ def _discovered(run: Path) -> RunSettings:
         raise EvidenceError(message, hint=_three_lines(run / FILE_NAME))
     return replace(
         _absolute(run, _File(schema=1, run=_Run(id=run.name))),
-        telemetry=run,
-        checkpoints=run,
+        telemetry=_ours(discovery.of("telemetry"), native.NAME) or run,
+        checkpoints=_ours(discovery.of("checkpoint"), own_generation.NAME) or run,
         logs=tuple(claim.path for claim in discovery.of("events")),
         outside={},  # nobody named anything
     )
+
+
+def _ours(claims: Sequence[Claim], name: str) -> Path | None:
+    """The one folder in which our own recorder wrote; None where it did not, or in several."""
+    folders = {claim.path.parent for claim in claims if name == claim.format.NAME}
+    if len(folders) == 1:
+        return folders.pop()
+    return None
 
 
 def _read(run: Path, path: Path) -> bytes | None:

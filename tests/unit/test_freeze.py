@@ -25,7 +25,7 @@ from spiketriage.evidence.gather import COPIERS, gather
 from spiketriage.incident import store
 from spiketriage.incident.query import query
 from spiketriage.readers.settings import read_settings
-from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.stores.native import read_segment
 from spiketriage.runbook import check, freeze
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from recording import IDENTITY, ring_batches
 from torch import nn
 
 from spiketriage.nouns.telemetry import Link, Segment
-from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.stores.native import read_segment
 from spiketriage.train.recording import fingerprint as device_digest
 from spiketriage.train.recording.batch_signals import record_batch, record_logz
 from spiketriage.train.recording.budget import LEVELS, Budget

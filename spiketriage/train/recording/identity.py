@@ -93,9 +93,10 @@ def identify(
     Raises:
         EvidenceError: code, config, tokenizer or dataset cannot be read.
     """
-    code_path, link_digest = str(code), fingerprint.NAME
-    if code.is_relative_to(run):
-        code_path = code.relative_to(run).as_posix()
+    place, link_digest = code.resolve(), fingerprint.NAME
+    code_path = str(place)
+    if place.is_relative_to(run.resolve()):
+        code_path = place.relative_to(run.resolve()).as_posix()
     if device.partition(":")[0] == "cpu":
         link_digest = "xxh3-128"
     return Identity(
