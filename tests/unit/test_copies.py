@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from run_folder import write_run
+from small_disk import filled, free_bytes, small_disk
 
 from spiketriage.errors import NoRoomError, RefusedError
 from spiketriage.evidence import budget, copying, layout
@@ -26,16 +27,9 @@ from spiketriage.runbook import check, freeze, hash
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("no file system can be mounted here")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk") as mounted:
+        yield mounted
 
 
 def frozen(run: Path) -> StepResult:
@@ -46,8 +40,8 @@ def payload_of(run: Path) -> Path:
     return layout.payload(store.find(run, incidents=None, wanted=None).folder)
 
 
-def test_a_sparse_log_of_two_terabytes_costs_no_disk(small_disk: Path) -> None:
-    run = write_run(small_disk / "run", spike_at=110)
+def test_a_sparse_log_of_two_terabytes_costs_no_disk(disk: Path) -> None:
+    run = write_run(disk / "run", spike_at=110)
     (run / "logs").mkdir(exist_ok=True)
     with (run / "logs" / "core.4711").open("wb") as log:
         log.truncate(1 << 41)
@@ -57,14 +51,13 @@ def test_a_sparse_log_of_two_terabytes_costs_no_disk(small_disk: Path) -> None:
     (gap,) = [gap for gap in result.data["gaps"] if gap["path"] == "logs/core.4711"]
     assert "not copied: 2199023255552 bytes, of which 0 are on the disk" in gap["note"]
     assert (payload_of(run) / "logs" / "out.log").read_text() == "the words of the job\n"
-    disk = os.statvfs(small_disk)
-    assert disk.f_bavail * disk.f_frsize > 20 << 20
+    assert free_bytes(disk) > 20 << 20
     assert not list(run.rglob("*.partial"))
     assert not (payload_of(run).parent / layout.DRAFTS).exists()
 
 
-def test_a_log_that_leaves_no_reserve_is_told_and_the_rest_is_kept(small_disk: Path) -> None:
-    run = write_run(small_disk / "run", spike_at=110)
+def test_a_log_that_leaves_no_reserve_is_told_and_the_rest_is_kept(disk: Path) -> None:
+    run = write_run(disk / "run", spike_at=110)
     (run / "logs").mkdir(exist_ok=True)
     (run / "logs" / "a.log").write_bytes(b"x" * (34 << 20))
     (run / "logs" / "b.log").write_text("short\n", encoding="utf-8")
@@ -236,17 +229,12 @@ def test_a_secret_stays_one(tmp_path: Path) -> None:
     assert store.find(run, incidents=None, wanted=None).folder.stat().st_mode & 0o777 == 0o700
 
 
-def free_bytes(disk: Path) -> int:
-    status = os.statvfs(disk)
-    return status.f_bavail * status.f_frsize
-
-
-def test_many_small_logs_take_no_more_than_their_share_of_a_small_disk(small_disk: Path) -> None:
-    run = write_run(small_disk / "run", spike_at=110)
+def test_many_small_logs_take_no_more_than_their_share_of_a_small_disk(disk: Path) -> None:
+    run = write_run(disk / "run", spike_at=110)
     (run / "logs").mkdir(exist_ok=True)
     for number in range(300):
         (run / "logs" / f"rank-{number:03}.log").write_bytes(os.urandom(100_000))
-    before = free_bytes(small_disk)
+    before = free_bytes(disk)
     result = frozen(run)
     assert result.exit_code == 6
     kept = payload_of(run) / "logs"
@@ -255,35 +243,28 @@ def test_many_small_logs_take_no_more_than_their_share_of_a_small_disk(small_dis
     assert 0 < num_kept < num_logs
     assert (payload_of(run) / "telemetry").is_dir()
     assert not (kept.parent.parent / layout.DRAFTS).exists()
-    assert free_bytes(small_disk) > 3 << 20  # a twentieth of it is the run's
+    assert free_bytes(disk) > 3 << 20  # a twentieth of it is the run's
     named = [gap["path"] for gap in result.data["gaps"] if gap["path"].startswith("logs/")]
     (others,) = [gap for gap in result.data["gaps"] if "more file" in gap["path"]]
     assert others["path"] == f"logs: {num_logs - num_kept - len(named)} more files"
     assert "the last of them logs/rank-299.log" in others["note"]
-    assert before - free_bytes(small_disk) < before / 2
+    assert before - free_bytes(disk) < before / 2
 
 
 @pytest.mark.parametrize(("left_mb", "is_kept"), [(20, True), (10, False)])
 def test_a_disk_that_is_nearly_full_takes_what_leaves_room_for_the_record(
-    small_disk: Path, left_mb: int, is_kept: bool
+    disk: Path, left_mb: int, is_kept: bool
 ) -> None:
-    run = write_run(small_disk / "run", spike_at=110)
+    run = write_run(disk / "run", spike_at=110)
     (run / "logs").mkdir(exist_ok=True)
     (run / "logs" / "a.log").write_text("short\n", encoding="utf-8")
-    with (small_disk / "other").open("wb") as other:
-        other.write(bytes(free_bytes(small_disk) - (left_mb << 20)))
-    result = frozen(run)
-    assert result.exit_code == (0 if is_kept else 6)
-    assert (payload_of(run) / "logs" / "a.log").exists() == is_kept
-    assert not list(run.rglob(layout.DRAFTS))
-    assert (
-        subprocess.run(
-            [sys.executable, "-m", "spiketriage", "verify", str(run)],
-            check=False,
-            capture_output=True,
-        ).returncode
-        == 0
-    )
+    with filled(disk, left_bytes=left_mb << 20):
+        result = frozen(run)
+        assert result.exit_code == (0 if is_kept else 6)
+        assert (payload_of(run) / "logs" / "a.log").exists() == is_kept
+        assert not list(run.rglob(layout.DRAFTS))
+        verify = [sys.executable, "-m", "spiketriage", "verify", str(run)]
+        assert subprocess.run(verify, check=False, capture_output=True).returncode == 0
 
 
 def test_no_more_files_are_kept_than_anybody_reads(
