@@ -135,14 +135,14 @@ def _require_own(settings: RunSettings, item: Item, first: Path) -> None:
     """Refuse what is not the run's own, and what would replace another copy.
 
     Raises:
-        EvidenceError: the source is a link out of the run, or its copy has another's name.
+        EvidenceError: the source leads out of the run, or its copy has another's name.
     """
     if first != item.source:
         raise EvidenceError(f"not copied: the copy of {first} has the same name")
     if item.content is None:
         place = led_out(settings, item.source)
         if place is not None:
-            raise EvidenceError(f"not copied: is a link out of the run, to {place}")
+            raise EvidenceError(f"not copied: leads out of the run, to {place}")
 
 
 def missing(path: str, kind: str, note: str) -> Artifact:
@@ -167,7 +167,7 @@ def measure(settings: RunSettings, onset: int | None) -> None:
         place = led_out(settings, generation.path)
         if place is not None:
             path = layout.artifact_path(settings.run, generation.path)
-            tell(gap=path, note=f"not measured: is a link out of the run, to {place}")
+            tell(gap=path, note=f"not measured: leads out of the run, to {place}")
             continue
         verify = num_sound < NUM_CANDIDATES and (onset is None or step is None or step < onset)
         if verify:

@@ -59,7 +59,7 @@ def secure(incident_folder: Path, settings: RunSettings, file: InPlace, *, pin: 
         return artifact
     place = led_out(settings, file.source)
     if place is not None:
-        return replace(artifact, note=f"not pinned: is a link out of the run, to {place}")
+        return replace(artifact, note=f"not pinned: leads out of the run, to {place}")
     why = link(file.source, layout.pinned(incident_folder, settings.run, file.source))
     if why:
         return replace(artifact, note=f"not pinned: {why}; the run can still delete it")

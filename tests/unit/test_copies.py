@@ -132,7 +132,7 @@ def test_a_link_out_of_the_run_is_told_and_not_followed(tmp_path: Path) -> None:
     result = frozen(run)
     assert result.exit_code == 6
     assert {gap["path"] for gap in result.data["gaps"]} == {"logs/out.log", "logs/environ.log"}
-    assert all("is a link out of the run" in gap["note"] for gap in result.data["gaps"])
+    assert all("leads out of the run" in gap["note"] for gap in result.data["gaps"])
     assert (payload_of(run) / "logs" / "inside.log").read_text() == "ours"
     assert not (payload_of(run) / "logs" / "out.log").exists()
 
@@ -147,7 +147,7 @@ def test_no_link_out_of_the_run_is_followed(name: str, tmp_path: Path) -> None:
     result = frozen(run)
     assert result.exit_code == 6
     (gap,) = [gap for gap in result.data["gaps"] if gap["path"] == name]
-    assert gap["note"] == f"not copied: is a link out of the run, to {tmp_path / 'elsewhere'}"
+    assert gap["note"] == f"not copied: leads out of the run, to {tmp_path / 'elsewhere'}"
     kept = (path.read_bytes() for path in payload_of(run).rglob("*") if path.is_file())
     assert (tmp_path / "elsewhere").read_bytes() not in set(kept)
 
@@ -163,7 +163,7 @@ def test_a_generation_that_is_a_link_out_of_the_run_is_told_and_neither_read_nor
     assert result.exit_code == 6
     assert result.data["known_good"] == "step-000040"
     notes = {gap["path"]: gap["note"] for gap in result.data["gaps"]}
-    assert notes["checkpoints/step-000080"].startswith("not measured: is a link out of the run")
+    assert notes["checkpoints/step-000080"].startswith("not measured: leads out of the run")
     pinned = payload_of(run).parent / layout.PINNED / "checkpoints"
     assert [path.name for path in pinned.iterdir()] == ["step-000040"]
 
