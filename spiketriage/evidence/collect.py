@@ -91,6 +91,7 @@ class Copies:
                 item,
                 self._target / name,
                 path,
+                patterns=self._settings.redact,
                 drafts=self._target.with_name(layout.DRAFTS),
                 budget=self._budget,
                 alive=lambda source: tell(alive=str(source)),

@@ -1,6 +1,7 @@
 """Copies one item of evidence and digests it in the same pass: whole or not at all, holes as holes.
 
-This module never opens a source for writing, and never takes more of the disk than its budget has.
+This module never opens a source for writing, never takes more of the disk than its budget has, and
+lets no credential of a text pass.
 """
 
 from __future__ import annotations
@@ -11,18 +12,23 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import xxhash
 
-from spiketriage.digests import open_regular, read_pass
+from spiketriage.digests import Sink, open_regular, read_pass
 from spiketriage.disk_room import needed_bytes
 from spiketriage.durable import write
 from spiketriage.errors import EvidenceError, PartialError
 from spiketriage.evidence.budget import Budget
 from spiketriage.evidence.collectors import Item
+from spiketriage.evidence.redacting import Redactor, Rule, rule_of
 from spiketriage.nouns.incident import Artifact
+from spiketriage.nouns.listing import counted
+from spiketriage.readers.look import HEAD_BYTES
+from spiketriage.redaction import Patterns
 
 ALIVE_BYTES = 1 << 26
 CLONE = 0x40049409  # FICLONE of linux/fs.h; `fcntl` has no name for it before Python 3.13
@@ -32,8 +38,30 @@ _ZEROS = memoryview(bytes(4096))  # the smallest hole of the usual file systems
 Alive = Callable[[Path], object]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """What a copy has become: its bytes and digests, and those of the bytes that were read.
+
+    `num_redacted` values were replaced; without any the two are the same.
+    """
+
+    size_bytes: int
+    digest: str
+    sha256: str
+    num_read: int
+    read_digest: str
+    num_redacted: int = 0
+
+
 def copy(
-    item: Item, target: Path, path: str, *, drafts: Path, budget: Budget, alive: Alive
+    item: Item,
+    target: Path,
+    path: str,
+    *,
+    patterns: Patterns,
+    drafts: Path,
+    budget: Budget,
+    alive: Alive,
 ) -> tuple[Artifact, str]:
     """Copy and digest in one read pass; a copy of the same size and time is digested where it is.
 
@@ -42,38 +70,40 @@ def copy(
         EvidenceError: the source cannot be read or is not a regular file.
         OSError, PartialError: the copy cannot be written; the cause of the latter is an OSError.
     """
-    quick, slow = xxhash.xxh3_128(), hashlib.sha256()
-    note = ""
+    notes = []
     if item.content is not None:
-        for state in (quick, slow):
-            state.update(item.content)
         size_bytes, mtime_ns = len(item.content), 0
         budget.require_room(size_bytes)
         write(target, item.content)
+        copied = _digested(target)
     else:
         status = regular(item.source)
         size_bytes, mtime_ns = status.st_size, status.st_mtime_ns
         budget.require(status)
         if _is_copy(target, status):
-            read_pass(target, (quick.update, slow.update))
+            copied = _digested(target)
         else:
-            size_bytes = stream_copy(
-                item.source, target, (quick, slow), drafts=drafts, budget=budget, alive=alive
+            rule = rule_of(item.kind, item.source, _head(item.source), patterns)
+            copied = stream_copy(
+                item.source, target, rule=rule, drafts=drafts, budget=budget, alive=alive
             )
-            if size_bytes != status.st_size:
-                note = "grew or shrank while it was copied"
-    budget.take(size_bytes)
+        if copied.num_read != size_bytes:
+            notes.append("grew or shrank while it was copied")
+    if copied.num_redacted:
+        notes.append(f"{counted(copied.num_redacted, 'credential')} redacted")
+    budget.take(copied.size_bytes)
     artifact = Artifact(
         path=path,
         kind=item.kind,
-        size_bytes=size_bytes,
+        size_bytes=copied.size_bytes,
         mtime_ns=mtime_ns,
-        digest=quick.hexdigest(),
+        digest=copied.digest,
         expected="",
         kept="copied",
-        note=note,
+        note="; ".join(notes),
+        source_digest=copied.read_digest if copied.num_redacted else "",
     )
-    return artifact, slow.hexdigest()
+    return artifact, copied.sha256
 
 
 def regular(source: Path) -> os.stat_result:
@@ -91,7 +121,16 @@ def regular(source: Path) -> os.stat_result:
     return status
 
 
+def _head(source: Path) -> bytes:
+    try:
+        with open_regular(source) as stream:
+            return stream.read(HEAD_BYTES)
+    except OSError as error:
+        raise EvidenceError(f"cannot be read: {error.strerror or error}") from error
+
+
 def _is_copy(target: Path, status: os.stat_result) -> bool:
+    """Whether an earlier freeze copied it: what was redacted has the time of the copy."""
     try:
         held = target.stat()
     except FileNotFoundError:
@@ -99,16 +138,20 @@ def _is_copy(target: Path, status: os.stat_result) -> bool:
     return (held.st_size, held.st_mtime_ns) == (status.st_size, status.st_mtime_ns)
 
 
+def _digested(target: Path) -> Copied:
+    return _pass(target, put=_nowhere, rule=None, pulse=_nowhere)
+
+
 def stream_copy(
     source: Path,
     target: Path,
-    states: tuple[Any, ...],
     *,
+    rule: Rule | None,
     drafts: Path,
     budget: Budget,
     alive: Alive,
-) -> int:
-    """Digest `source` into `states` and put a copy at `target`, synced; returns its bytes.
+) -> Copied:
+    """Put a copy of `source` at `target`, synced, without what `rule` finds.
 
     Where the file system can, the copy shares the blocks of its source (a clone, which what is
     written to the source later does not change); else `source` is read once.
@@ -120,25 +163,33 @@ def stream_copy(
     """
     status = source.stat()
     drafts.mkdir(parents=True, exist_ok=True)
-    draft = drafts / "copy"  # not beside the copies: the run may have a file of any name
+    draft, clone = drafts / "copy", drafts / "clone"
+    pulse = _Pulse(source, alive)
     try:
-        if _clone(source, draft, status):
-            count = read_pass(draft, (*(state.update for state in states), _Pulse(source, alive)))
+        if _clone(source, clone, status):
+            copied = _pass(clone, put=_nowhere, rule=rule, pulse=pulse)
+            if copied.num_redacted:
+                budget.require_room(needed_bytes(status))
+                copied = _write_draft(clone, draft, status=status, rule=rule, pulse=pulse)
+            else:
+                clone.replace(draft)
         else:
             budget.require_room(needed_bytes(status))
-            count = _write_draft(source, draft, states, status=status, alive=alive)
-        os.utime(draft, ns=(status.st_mtime_ns, status.st_mtime_ns))
+            copied = _write_draft(source, draft, status=status, rule=rule, pulse=pulse)
+        if not copied.num_redacted:
+            os.utime(draft, ns=(status.st_mtime_ns, status.st_mtime_ns))
         target.parent.mkdir(parents=True, exist_ok=True)
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
-    return count
+        clone.unlink(missing_ok=True)
+    return copied
 
 
-def _clone(source: Path, draft: Path, status: os.stat_result) -> bool:
-    """Whether `draft` could be made a clone of `source`; what forbids one is met by the copy."""
+def _clone(source: Path, clone: Path, status: os.stat_result) -> bool:
+    """Whether `clone` could be made one of `source`; what forbids one is met by the copy."""
     try:
-        with open_regular(source) as read, draft.open("wb") as written:
+        with open_regular(source) as read, clone.open("wb") as written:
             os.fchmod(written.fileno(), _mode(status))
             fcntl.ioctl(written.fileno(), CLONE, read.fileno())
             os.fsync(written.fileno())
@@ -160,10 +211,51 @@ class _Pulse:
             self._alive(self._source)
 
 
+class _Digest:
+    """Digest and number of the bytes that pass."""
+
+    def __init__(self) -> None:
+        self.state, self.num_bytes = xxhash.xxh3_128(), 0
+
+    def update(self, chunk: memoryview) -> None:
+        self.state.update(chunk)
+        self.num_bytes += len(chunk)
+
+
+def _pass(source: Path, *, put: Sink, rule: Rule | None, pulse: Sink) -> Copied:
+    """Read `source` once and hand it, without what `rule` finds, to `put`."""
+    read, written, sha256 = _Digest(), _Digest(), hashlib.sha256()
+
+    def hand_on(chunk: memoryview) -> None:
+        for sink in (written.update, sha256.update, put):
+            sink(chunk)
+
+    num_redacted = 0
+    if rule is None:
+        read_pass(source, (read.update, hand_on, pulse))
+    else:
+        redactor = Redactor(rule, hand_on)
+        read_pass(source, (read.update, redactor.update, pulse))
+        redactor.finish()
+        num_redacted = redactor.num_values
+    return Copied(
+        size_bytes=written.num_bytes,
+        digest=written.state.hexdigest(),
+        sha256=sha256.hexdigest(),
+        num_read=read.num_bytes,
+        read_digest=read.state.hexdigest(),
+        num_redacted=num_redacted,
+    )
+
+
+def _nowhere(_chunk: memoryview) -> None:
+    """Takes what is only to be read."""
+
+
 def _write_draft(
-    source: Path, draft: Path, states: tuple[Any, ...], *, status: os.stat_result, alive: Alive
-) -> int:
-    """Write the draft of a copy, synced, its holes as holes, and return its number of bytes."""
+    source: Path, draft: Path, *, status: os.stat_result, rule: Rule | None, pulse: Sink
+) -> Copied:
+    """Write the draft of a copy, synced, its holes as holes."""
     has_holes = needed_bytes(status) < status.st_size
     with draft.open("wb") as stream:
         os.fchmod(stream.fileno(), _mode(status))
@@ -180,22 +272,24 @@ def _write_draft(
                 # told apart from an error of reading, which costs this item only
                 raise PartialError(f"{draft}: cannot be written: {error}") from error
 
-        updates = [state.update for state in states]
-        count = read_pass(source, (*updates, put, _Pulse(source, alive)))
+        copied = _pass(source, put=put, rule=rule, pulse=pulse)
         stream.flush()
-        stream.truncate(count)
+        stream.truncate(copied.size_bytes)
         os.fsync(stream.fileno())
-    return count
+    return copied
 
 
 def _write_sparse(stream: BinaryIO, chunk: memoryview) -> None:
     """Write a chunk without its pages of zeros, so that the copy takes what its source does."""
-    for start in range(0, len(chunk), len(_ZEROS)):
-        page = chunk[start : start + len(_ZEROS)]
+    start = 0
+    end = len(_ZEROS) - stream.tell() % len(_ZEROS)  # of the page that the last chunk ended in
+    while start < len(chunk):
+        page = chunk[start:end]
         if page == _ZEROS[: len(page)]:
             stream.seek(len(page), os.SEEK_CUR)
         else:
             stream.write(page)
+        start, end = end, end + len(_ZEROS)
 
 
 def _mode(status: os.stat_result) -> int:

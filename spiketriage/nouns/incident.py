@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spiketriage.nouns.checkpoint import MeasuredGeneration
+from spiketriage.redaction import KNOWN, Patterns
 
 Outcome = Literal["agrees", "differs", "nonfinite", "not testable"]
 # What a finding may do to a verdict; `diagnosis.role` says what each of them means.
@@ -39,7 +40,9 @@ CauseClass = Literal["data", "optimization", "numerics", "systems"]
 class Artifact:
     """One item of evidence: where it lies, what it is, what it hashed to, and what was expected.
 
-    `kept` says how it was secured: `copied`, `pinned`, `referenced`, or `missing`.
+    `kept` says how it was secured: `copied`, `pinned`, `referenced`, or `missing`. A copy without
+    its credentials has a size and a `digest` of its own; `source_digest` is what it was made from,
+    and empty for any other.
     """
 
     path: str
@@ -50,6 +53,7 @@ class Artifact:
     expected: str
     kept: str
     note: str
+    source_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +179,7 @@ class RunSettings:
     the file and with links followed.
 
     `columns` maps the keys of logs that other people's code wrote to names of `wire.chain.METRICS`,
-    or to `step`.
+    or to `step`. `redact` is what counts as a credential beside what is known as one.
     """
 
     run: Path
@@ -191,6 +195,7 @@ class RunSettings:
     launch_kind: str
     num_processes: int
     columns: Mapping[str, str] = field(default_factory=dict)
+    redact: Patterns = KNOWN
     outside: Mapping[str, Path] = field(default_factory=dict)
 
 

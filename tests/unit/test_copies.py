@@ -320,17 +320,16 @@ def test_a_clone_is_digested_as_it_was_when_it_was_made(
             log.write(b"written since\n")
 
     monkeypatch.setattr(copying.fcntl, "ioctl", clone)
-    digest = hashlib.sha256()
-    copying.stream_copy(
+    copied = copying.stream_copy(
         source,
         target,
-        (digest,),
+        rule=None,
         drafts=tmp_path / "drafts",
         budget=budget.Budget(tmp_path),
         alive=lambda _source: None,
     )
     assert target.read_bytes() == b"as it was\n"
-    assert digest.hexdigest() == hashlib.sha256(b"as it was\n").hexdigest()
+    assert copied.sha256 == hashlib.sha256(b"as it was\n").hexdigest()
 
 
 def test_a_database_is_read_from_a_copy_only_where_there_is_room_for_it(
