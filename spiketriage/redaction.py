@@ -133,9 +133,13 @@ def settings(values: Mapping[str, Any]) -> dict[str, Any]:
 def _setting(key: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return settings(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return [_setting(key, item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(_setting(key, item) for item in value)
     if not isinstance(value, str):
+        return value
+    if value.startswith(MARK):
         return value
     if value and is_credential(key):
         return mark(value)

@@ -19,6 +19,7 @@ from spiketriage import redaction
 from spiketriage.errors import UsageError
 from spiketriage.evidence import config_text, layout, redacting
 from spiketriage.incident import store
+from spiketriage.readers.events.folder import read_events
 from spiketriage.runbook import check, freeze, hash
 
 ALNUM = string.ascii_letters + string.digits
@@ -125,6 +126,22 @@ def test_the_words_beside_a_key_tell_its_shape() -> None:
         f"$ wandb login {marked(OF_WANDB)}\nAuthorization: Bearer {marked('abcdefghijklmnop')}\n"
         f"commit {OF_WANDB}\n"
     )
+
+
+def test_settings_keep_their_sections_and_types() -> None:
+    stated = {"lr": 0.1, "betas": (0.9, 0.99), "hub": {"hub_token": OF_HF, "tokens": ["a"]}}
+    expected = {**stated, "hub": {"hub_token": marked(OF_HF), "tokens": ["a"]}}
+    assert redaction.settings(stated) == expected
+    assert redaction.settings(expected) == expected
+
+
+def test_no_word_of_an_event_holds_a_credential(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(
+        f"Traceback (most recent call last):\nRuntimeError: cannot log in with {OF_HF}\n"
+    )
+    (event,) = read_events(tmp_path)
+    assert event.sentence.endswith(f"cannot log in with {marked(OF_HF)}")
 
 
 def redacted_in_pieces(data: bytes, chunk_bytes: int) -> tuple[bytes, int]:
