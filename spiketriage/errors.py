@@ -8,8 +8,9 @@ This module never imports more of the project than how a foreign word is shown.
     ├── RefusedError         3   a precondition is missing
     │   └── NotTrustedError      code of the run would have to be imported, and nobody trusts it
     ├── EvidenceError        4   evidence is missing, corrupt, or changed since the freeze
-    │   └── CorruptFileError     a file is not what its format says
-    │       └── CutArchiveError  the end of an archive is gone, and its directory with it
+    │   ├── CorruptFileError     a file is not what its format says
+    │   │   └── CutArchiveError  the end of an archive is gone, and its directory with it
+    │   └── NoRoomError          a copy would take more than the disk can spare
     ├── PartialError         6   kept what could be kept; the manifest lists the gaps
     │   └── DiskFullError        the disk took no more
     ├── TrialError           7   a child process (trial, launcher, rehearsal) failed
@@ -105,6 +106,10 @@ class CorruptFileError(EvidenceError):
 
 class CutArchiveError(CorruptFileError):
     """The end of an archive is gone, and its directory with it; what lies before can be saved."""
+
+
+class NoRoomError(EvidenceError):
+    """A copy that would take more than a disk can spare, or than is ever copied; none was made."""
 
 
 class PartialError(SpiketriageError):

@@ -19,7 +19,7 @@ import numpy as np
 from command_line import ROOT, call, environment
 
 from spiketriage.nouns.telemetry import Segment, StepRecord
-from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.stores.native import read_segment
 
 ADAPTERS = ROOT / "tests" / "adapters"
 CHILD = ROOT / "tests" / "adapter_child.py"

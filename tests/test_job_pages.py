@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import ROOT
+from command_line import ROOT, call
 
 from spiketriage.readers.telemetry.run.sources import read_telemetry
 from spiketriage.train.stabilizers import STABILIZERS
@@ -54,6 +54,35 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         names["before"] = {name: one.clone() for name, one in names["model"].state_dict().items()}
         run(parts[3:], names)
     return {**names, "folder": folder}
+
+
+def test_what_the_recording_page_leaves_is_a_run_for_every_command_without_settings(
+    job: dict[str, Any],
+) -> None:
+    folder = job["folder"]
+    inspected = call("inspect", "run", cwd=folder)
+    assert "telemetry: spiketriage (0.98): loss/mean rank 0: 40 points" in inspected.stdout
+    assert "checkpoint: spiketriage (0.97): step 40, complete" in inspected.stdout
+    frozen = call("freeze", "run", "--json", cwd=folder)
+    said = json.loads(frozen.stdout)
+    # no generation is older than the spike: kept with a gap
+    assert (frozen.returncode, said["data"]["onset"]) == (6, 30)
+    triaged = call("triage", "run", "--json", cwd=folder)
+    said = json.loads(triaged.stdout)
+    assert "error" not in said, said
+    findings = {row["name"]: row for row in reported(folder)["findings"]}
+    assert (findings["finiteness"]["outcome"], findings["finiteness"]["where"]["step"]) == (
+        "nonfinite",
+        30,
+    )
+    assert findings["generation-digests"]["outcome"] == "agrees"
+
+
+def reported(folder: Path) -> dict[str, Any]:
+    """The report of the folder's only incident."""
+    (report,) = (folder / "run").glob(".spiketriage/incidents/*/report/report.json")
+    contents: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
+    return contents
 
 
 def test_the_loop_of_the_recording_page_records_every_step_and_skips_the_broken_one(

@@ -56,10 +56,7 @@ MEMBERS: dict[str, tuple[str, Any]] = {
     for kind, formats in kinds().items()
     for member in formats
 }
-OWN_RUN = {
-    "native",
-    "native_index",
-}  # what our own recorder writes is read by a run's settings and never claimed
+OWN_RUN = {"native_index"}  # the index of our own shards is named by settings and never claimed
 LONGEST_S = 20
 MAX_SENTENCE = 1500
 MAX_TOLD = 130

@@ -73,7 +73,7 @@ def frozen(bitrot_run: Rehearsed, tmp_path_factory: pytest.TempPathFactory) -> P
     return run
 
 
-@pytest.mark.parametrize(("name", "sent"), zip(names(), cycle(SIGNALS)))
+@pytest.mark.parametrize(("name", "sent"), list(zip(names(), cycle(SIGNALS))))
 def test_a_signal_ends_every_command_and_leaves_nothing_behind(
     name: str, sent: signal.Signals, frozen: Path, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from spiketriage.digests import tree_of_file
 from spiketriage.errors import CorruptFileError, EvidenceError, TrialError
 from spiketriage.nouns.incident import TrialRow
 from spiketriage.nouns.telemetry import Identity, LoadRecord, StepRecord
-from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.stores.native import read_segment
 from spiketriage.wire import trial as wire
 from spiketriage.wire.trial import Launch, Trial
 

@@ -66,6 +66,29 @@ def make_plan(experiments: Iterable[Experiment], setting: Setting, basis: str) -
     return Plan(setting=row, experiments=rows)
 
 
+def plan_of_checks(
+    experiments: Iterable[Experiment], *, basis: str, suspect: int, alarmed: bool, why: str
+) -> Plan:
+    """The plan where no step can be executed, whoever asks: what the checks found is all there is.
+
+    `why` says what is missing, in the words that a person will read.
+    """
+    rows: dict[str, ExperimentRow] = {}
+    for experiment in experiments:
+        rows[experiment.name] = ExperimentRow(
+            name=experiment.name, possible=False, num_steps=0, why=why, trials=(), trial_steps=()
+        )
+    row = SettingRow(
+        basis=basis,
+        suspect=suspect,
+        alarmed=alarmed,
+        spiked=alarmed,
+        unreplayable=why,
+        replay_steps=0,
+    )
+    return Plan(setting=row, experiments=rows)
+
+
 def possible(experiments: Iterable[Experiment], plan: Plan, case: Case) -> tuple[str, ...]:
     """Names of experiments that could be run now, would mean something, and were not done yet."""
     if plan.setting.unreplayable:

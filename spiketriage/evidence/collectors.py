@@ -19,9 +19,9 @@ from spiketriage.nouns.incident import RunSettings
 from spiketriage.readers.checkpoints import native as generations_reader
 from spiketriage.readers.discover import files_of
 from spiketriage.readers.settings import FILE_NAME
-from spiketriage.readers.telemetry.run.native import SUFFIX
 from spiketriage.readers.telemetry.run.sources import find_logs
 from spiketriage.readers.telemetry.series.names import Names
+from spiketriage.readers.telemetry.stores.native import SUFFIX
 from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
 from spiketriage.wire.ring import SUFFIX as RING_SUFFIX
 
@@ -39,11 +39,15 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collector:
-    """A kind of evidence; it may be silent for `timeout_s` before it is given up."""
+    """A kind of evidence; it may be silent for `timeout_s` before it is given up.
+
+    It may take `share` of the room that is left for copies when its turn comes.
+    """
 
     name: str
     items: Callable[[RunSettings], Iterator[Item]]
     timeout_s: float = 120.0
+    share: float = 1.0
 
 
 def logs(settings: RunSettings) -> Iterator[Item]:
@@ -117,7 +121,8 @@ def manifests(settings: RunSettings) -> Iterator[Item]:
 
 
 COLLECTORS: tuple[Collector, ...] = (
-    Collector(name="logs", items=logs),
+    # half, however many there are: without telemetry and manifests nothing can be said
+    Collector(name="logs", items=logs, share=0.5),
     Collector(name="host", items=host, timeout_s=10.0),
     Collector(name="telemetry", items=telemetry),
     Collector(name="identity", items=identity),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import queue
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import IO, Any
 
 from spiketriage import children
 from spiketriage.durable import disk_full
+from spiketriage.evidence import layout
 from spiketriage.evidence.collect import GENERATIONS, missing
 from spiketriage.evidence.collectors import COLLECTORS
 from spiketriage.evidence.measured import from_json
@@ -59,13 +61,28 @@ def gather(
     gathered = Gathered()
     pending = list(collectors)
     while pending:
-        job = {"run": str(run), "payload": str(payload), "collectors": pending, "onset": onset}
+        job = {
+            "run": str(run),
+            "payload": str(payload),
+            "collectors": pending,
+            "onset": onset,
+            "kept": _kept(gathered),
+        }
         why = _one_child(job, gathered, timeout_s, at_begin)
         pending = [name for name in pending if name not in gathered.done]
         if pending and why:
             lost = pending.pop(0)
             gathered.artifacts.append(missing(lost, "collector", why))
     return gathered
+
+
+def _kept(gathered: Gathered) -> dict[str, int]:
+    """What earlier children took of the budget."""
+    copied = [artifact for artifact in gathered.artifacts if artifact.kept == "copied"]
+    return {
+        "num_files": len(copied),
+        "num_bytes": sum(artifact.size_bytes for artifact in copied),
+    }
 
 
 def _one_child(
@@ -122,6 +139,8 @@ def _one_child(
         child.wait()
         child.stdout.close()
         child.stderr.close()
+        drafts = Path(job["payload"]).with_name(layout.DRAFTS)
+        shutil.rmtree(drafts, ignore_errors=True)  # a child that died may have left one
 
 
 def _send(stream: IO[bytes], job: Mapping[str, Any]) -> None:

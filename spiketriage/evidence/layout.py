@@ -5,6 +5,7 @@ This module never touches a file.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from spiketriage.nouns.incident import RunSettings
@@ -28,13 +29,14 @@ def payload(incident_folder: Path) -> Path:
     return incident_folder / EVIDENCE / PAYLOAD
 
 
+def incident_of(payload: Path) -> Path:
+    """The incident whose copied evidence lies in the folder `payload`."""
+    return payload.parent.parent
+
+
 def pinned(incident_folder: Path, run: Path, source: Path) -> Path:
-    """Where `source` is pinned by a hard link."""
-    if source.is_relative_to(run):
-        relative = source.relative_to(run)
-    else:
-        relative = Path(source.name)
-    return incident_folder / EVIDENCE / PINNED / relative
+    """Where `source` is pinned by a hard link: no other source of the run is pinned there."""
+    return incident_folder / EVIDENCE / PINNED / _named(run, run, source)
 
 
 def artifact_path(run: Path, source: Path) -> str:
@@ -60,25 +62,30 @@ def copy_name(settings: RunSettings, kind: str, source: Path) -> str | None:
     if kind == "code":
         return f"{CODE}/{_below(settings.code, source)}"
     if kind == "log":
-        if source in settings.logs and source.is_relative_to(settings.run):
-            # found one by one, in an order that changes with the run
-            return f"{LOGS}/{_below(settings.run, source)}"
-        # Several log folders may hold files of the same name, so the folder's number tells them
-        # apart.
-        for number, folder in enumerate(settings.logs):
-            if source.is_relative_to(folder):
-                return f"{LOGS}/{_numbered(number, _below(folder, source))}"
+        return f"{LOGS}/{_named(_logs(settings), settings.run, source)}"
     return None
 
 
-def _numbered(number: int, name: str) -> str:
-    """The name of a log below the folder of that number, which no log of another folder has.
+def _logs(settings: RunSettings) -> Path:
+    """Below which folder logs keep the names that they have there.
 
-    The first folder's names are as they are, unless they begin like a number of ours.
+    The first log folder; in a run without settings, whose logs were discovered, the run.
     """
-    if number == 0 and not name.startswith("@"):
-        return name
-    return f"@{number}/{name}"
+    if settings.telemetry == settings.run or not settings.logs:
+        return settings.run
+    return settings.logs[0]
+
+
+def _named(base: Path, run: Path, source: Path) -> str:
+    """A name that no other source has: as it is below `base`, and begun with `@` anywhere else."""
+    # a command line, an index or a manifest may say `..`
+    base, run, source = (Path(os.path.normpath(path)) for path in (base, run, source))
+    if source.is_relative_to(base):
+        name = _below(base, source)
+        return f"@/{name}" if name.startswith("@") else name
+    if source.is_relative_to(run):
+        return f"@run/{source.relative_to(run).as_posix()}"
+    return f"@outside/{source.relative_to(source.anchor).as_posix()}"
 
 
 def _below(folder: Path | None, source: Path) -> str:

@@ -30,7 +30,8 @@ class Link(NamedTuple):
 class Identity:
     """What a segment's writer says about itself, once per segment.
 
-    `code_path` is relative to the run folder; digests are hex XXH3-128, empty where nobody named
+    `code_path` is relative to the run folder where the code lies in it; digests are hex XXH3-128,
+    empty where nobody named
     the file. `environment` holds the variables of an allow-list only; `placement` says where this
     rank runs (local rank, process, mesh coordinates); `link_digest` names the algorithm behind the
     links of the step chain.

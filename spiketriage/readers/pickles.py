@@ -16,6 +16,7 @@ from spiketriage.errors import CorruptFileError
 from spiketriage.readers.inert import SCALARS, InertFunction, Ordered, Stub, stub_class, walk
 from spiketriage.readers.limited import cpu_bound, limited
 from spiketriage.readers.memory_bound import memory_bound
+from spiketriage.readers.pickle_keys import require_plain_keys
 
 __all__ = ["MAX_BYTES", "Unpickled", "load", "load_here", "walk"]
 
@@ -68,6 +69,7 @@ def load_here(
         raise CorruptFileError(
             where, "pickle", expected=f"at most {MAX_BYTES} bytes", seen=len(data)
         )
+    require_plain_keys(data, where=where)
     # with peek, the C unpickler reads ahead
     stream = io.BufferedReader(io.BytesIO(data), 1 << 16)
     unpickler = _Unpickler(stream, persistent, rebuild or {})

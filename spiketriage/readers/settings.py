@@ -6,15 +6,20 @@ opened here.
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from spiketriage.errors import EvidenceError, UsageError
 from spiketriage.nouns.incident import SETTINGS_NAME, RunSettings
-from spiketriage.readers.discover import discover
+from spiketriage.readers.boundary import places_outside
+from spiketriage.readers.discover import Claim, discover
+from spiketriage.redaction import Patterns
 
 FILE_NAME = SETTINGS_NAME
 # How trials can be started: what `diagnosis/launch.py` has a launcher for.
@@ -49,6 +54,15 @@ class _Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Redact:
+    """Regular expressions: for names of keys, whatever the case, and for values anywhere."""
+
+    __pydantic_config__ = _STRICT
+    keys: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
     __pydantic_config__ = _STRICT
     schema: Literal[1]
@@ -56,6 +70,7 @@ class _File:
     trainer: _Trainer = field(default_factory=_Trainer)
     launch: _Launch = field(default_factory=_Launch)
     columns: dict[str, str] = field(default_factory=dict)
+    redact: _Redact = field(default_factory=_Redact)
 
 
 def require_run(run: Path) -> None:
@@ -78,7 +93,7 @@ def read_settings(run: Path) -> RunSettings:
         EvidenceError: the folder is missing, unreadable or not a run.
         UsageError: the file is not valid TOML, holds an unknown key or a value of the wrong type.
     """
-    run = run.absolute()
+    run = Path(os.path.abspath(run))
     path = run / FILE_NAME
     data = _read(run, path)
     if data is None:
@@ -88,6 +103,10 @@ def read_settings(run: Path) -> RunSettings:
 
 def _discovered(run: Path) -> RunSettings:
     """Settings for a run of somebody else's trainer: what formats claim, where it lies."""
+    # Readers with all that they import, which a run with settings does not need.
+    from spiketriage.readers.checkpoints.layouts import own_generation  # noqa: PLC0415
+    from spiketriage.readers.telemetry.stores import native  # noqa: PLC0415
+
     discovery = discover(run)
     if not discovery.of("checkpoint") and not discovery.of("telemetry"):
         seen = "nothing of a known format"
@@ -100,10 +119,19 @@ def _discovered(run: Path) -> RunSettings:
         raise EvidenceError(message, hint=_three_lines(run / FILE_NAME))
     return replace(
         _absolute(run, _File(schema=1, run=_Run(id=run.name))),
-        telemetry=run,
-        checkpoints=run,
+        telemetry=_ours(discovery.of("telemetry"), native.NAME) or run,
+        checkpoints=_ours(discovery.of("checkpoint"), own_generation.NAME) or run,
         logs=tuple(claim.path for claim in discovery.of("events")),
+        outside={},  # nobody named anything
     )
+
+
+def _ours(claims: Sequence[Claim], name: str) -> Path | None:
+    """The one folder in which our own recorder wrote; None where it did not, or in several."""
+    folders = {claim.path.parent for claim in claims if name == claim.format.NAME}
+    if len(folders) == 1:
+        return folders.pop()
+    return None
 
 
 def _read(run: Path, path: Path) -> bytes | None:
@@ -165,6 +193,9 @@ def _parse(path: Path, data: bytes) -> _File:
 
 
 def _absolute(run: Path, file: _File) -> RunSettings:
+    def place(stated: str) -> Path:
+        return Path(os.path.normpath(run / stated))
+
     def optional(stated: str | None, default: str) -> Path | None:
         # A default that is absent is not an error; a stated path is, and its reader will say so.
         if stated is None:
@@ -172,21 +203,61 @@ def _absolute(run: Path, file: _File) -> RunSettings:
                 return run / default
             return None
         if stated:
-            return run / stated
+            return place(stated)
         return None
 
-    return RunSettings(
+    settings = RunSettings(
         run=run,
         run_id=file.run.id,
-        telemetry=run / file.run.telemetry,
-        checkpoints=run / file.run.checkpoints,
+        telemetry=place(file.run.telemetry),
+        checkpoints=place(file.run.checkpoints),
         data_index=optional(file.run.data_index, "data/index.json"),
         config=optional(file.run.config, "config.json"),
         code=optional(file.run.code, "code"),
-        logs=tuple(run / name for name in file.run.logs),
+        logs=tuple(place(name) for name in file.run.logs),
         harness=file.trainer.harness,
         python_path=tuple(str(run / name) for name in file.trainer.python_path),
         launch_kind=file.launch.kind,
         num_processes=file.launch.nproc_per_node,
         columns={written: name for name, written in file.columns.items()},
+        redact=Patterns(
+            keys=_compiled(run, "keys", file.redact.keys, re.IGNORECASE),
+            values=_compiled(run, "patterns", file.redact.patterns),
+        ),
     )
+    return replace(settings, outside=places_outside(run, _named(file, settings)))
+
+
+def _compiled(
+    run: Path, key: str, stated: tuple[str, ...], flags: re.RegexFlag = re.NOFLAG
+) -> tuple[re.Pattern[str], ...]:
+    """Patterns as a person wrote them.
+
+    Raises:
+        UsageError: one is no regular expression.
+    """
+    patterns = []
+    for text in stated:
+        try:
+            patterns.append(re.compile(text, flags))
+        except re.error as error:
+            raise UsageError(
+                f"{run / FILE_NAME}: redact.{key}: expected a regular expression, found "
+                f"{text!r}: {error}"
+            ) from error
+    return tuple(patterns)
+
+
+def _named(file: _File, settings: RunSettings) -> dict[str, Path]:
+    """The places that settings name, by key: folders, and what else the file states."""
+    named = {"telemetry": settings.telemetry, "checkpoints": settings.checkpoints}
+    if settings.code is not None:
+        named["code"] = settings.code
+    # a file at its usual place that is a link is told when it is to be copied
+    if settings.config is not None and file.run.config is not None:
+        named["config"] = settings.config
+    if settings.data_index is not None and file.run.data_index is not None:
+        named["data_index"] = settings.data_index.parent  # where its shards lie
+    for number, path in enumerate(settings.logs, start=1):
+        named[f"logs, entry {number}"] = path
+    return named

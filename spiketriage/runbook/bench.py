@@ -13,7 +13,7 @@ from spiketriage.diagnosis.answer import Answer
 from spiketriage.diagnosis.derive import make_setting
 from spiketriage.diagnosis.experiments import EXPERIMENTS
 from spiketriage.diagnosis.launch import execute
-from spiketriage.diagnosis.plan import Plan, make_plan
+from spiketriage.diagnosis.plan import Plan, make_plan, plan_of_checks
 from spiketriage.diagnosis.setting import Setting
 from spiketriage.diagnosis.site import Site, make_site
 from spiketriage.diagnosis.view import View
@@ -69,6 +69,20 @@ def open_bench(typed: Typed) -> Bench:
     )
 
 
+def open_outlook(typed: Typed) -> Outlook:
+    """The outlook of an incident from its evidence, also where no step can be executed.
+
+    Raises:
+        RefusedError: there is no incident, nothing was frozen, or no step is on record.
+    """
+    incident, dossier = find_frozen(typed)
+    plan = _plan(load_view(incident, read_settings(typed.run_folder)), dossier)
+    is_recorded = recorded_plan(dossier, typed.run_folder) == plan
+    return Outlook(
+        incident=incident, dossier=dossier, plan=plan, is_recorded=is_recorded, typed=typed
+    )
+
+
 def record_plan(session: Session, incident: Incident, view: View) -> None:
     """Write down what can be tried, on what the session has added so far.
 
@@ -76,7 +90,7 @@ def record_plan(session: Session, incident: Incident, view: View) -> None:
     """
     session.commit()
     try:
-        _, plan = _derived(view, incident.dossier())
+        plan = _plan(view, incident.dossier())
     except RefusedError:
         return
     keep_plan(session, plan)
@@ -146,6 +160,29 @@ def _recorded(dossier: Dossier) -> dict[str, str]:
 def new_rows(answers: Iterable[Answer]) -> list[TrialRow]:
     """Rows for the incident; a trial that was answered from the cache keeps the row it has."""
     return [answer.row for answer in answers if not answer.cached]
+
+
+def _plan(view: View, dossier: Dossier) -> Plan:
+    """What can be tried; nothing where there is no state to begin from, and the checks speak alone.
+
+    Raises:
+        RefusedError: no step is on record that a verdict could be about.
+    """
+    try:
+        _, plan = _derived(view, dossier)
+    except RefusedError as error:
+        assert dossier.anchors is not None, "whoever asks has found the incident frozen"
+        suspect = dossier.anchors.suspect or max(view.telemetry.steps, default=None)
+        if suspect is None:
+            raise
+        return plan_of_checks(
+            EXPERIMENTS,
+            basis=basis_of(dossier, view.settings.run),
+            suspect=suspect,
+            alarmed=is_alarmed(dossier),
+            why=error.message,
+        )
+    return plan
 
 
 def _derived(view: View, dossier: Dossier) -> tuple[Setting, Plan]:

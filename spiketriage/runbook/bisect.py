@@ -83,9 +83,9 @@ def _outlook(typed: Typed) -> Outlook:
     if outlook is not None:
         return outlook
     # Entering every reader costs more than the verdict itself.
-    from spiketriage.runbook.bench import open_bench  # noqa: PLC0415
+    from spiketriage.runbook.bench import open_outlook  # noqa: PLC0415
 
-    return open_bench(typed)
+    return open_outlook(typed)
 
 
 def _remarks(outlook: Outlook, later: Sequence[int], proposal: Proposal | None) -> list[str]:

@@ -186,7 +186,9 @@ def _listed(manifest: Path) -> tuple[dict[str, str], tuple[str, ...]]:
 
 def _parse(text: str) -> dict[str, str]:
     """Path → digest of a BagIt manifest, whose paths escape line ends and `%` only."""
-    listed = {}
+    listed: dict[str, str] = {}
+    if not text:
+        return listed  # nothing could be copied
     for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
         digest, _, path = line.partition(" ")
         path = path.lstrip(" *")

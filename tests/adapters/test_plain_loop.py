@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from spiketriage.errors import UsageError
 from spiketriage.nouns.telemetry import Segment, StepRecord
-from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.stores.native import read_segment
 from spiketriage.train.adapters.loop import PlainJob, PlainLoop, Step
 from spiketriage.train.adapters.pausable import PausableLoop
 from spiketriage.train.adapters.source import Source

@@ -33,7 +33,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spiketriage.nouns.telemetry import Identity
-from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.stores.native import read_segment
 from spiketriage.train.recording.batch_signals import record_batch, record_logz
 from spiketriage.train.recording.layers import LayerStatistics
 from spiketriage.train.recording.observer import Observer

@@ -18,8 +18,8 @@ import pytest
 import torch
 from recording import IDENTITY
 
-from spiketriage.readers.telemetry.run.native import read_segment
 from spiketriage.readers.telemetry.series.names import DEFAULT
+from spiketriage.readers.telemetry.stores.native import read_segment
 from spiketriage.readers.telemetry.stores.tensorboard import read as read_tensorboard
 from spiketriage.train.recording.alerts import Alert, Alerts, read_spool
 from spiketriage.train.recording.channels import Command, Webhook

@@ -57,7 +57,7 @@ def points(facts: LogFacts) -> dict[str, list[tuple[int, float]]]:
 
 def test_every_kind_of_text_log_is_tried() -> None:
     names = {member.NAME for member in kinds()["telemetry"]}
-    binary = {"tensorboard", "wandb", "trackio", "mlflow"}
+    binary = {"tensorboard", "wandb", "trackio", "mlflow", "spiketriage"}
     texts_of_json = {"wandb-summary", "hf-trainer-state", "olmo-metrics"}
     assert names - LOGS.keys() == binary | texts_of_json
 

@@ -18,7 +18,7 @@ import pytest
 from bare_loop import BAD_STEP, NUM_STEPS
 from recording import ROOT
 
-from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.stores.native import read_segment
 
 ALLOWED = ("torch", "numpy", "xxhash", "safetensors")
 # torch itself asks for jinja2, for the templates of its compiler; the training side must not need

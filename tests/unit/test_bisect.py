@@ -127,14 +127,22 @@ def test_what_later_steps_add_does_not_make_a_record_stale(tmp_path):
     assert basis_of(found.dossier(), run) == before
 
 
-def test_a_run_that_gives_no_setting_is_refused_by_bisect_and_not_by_check(tmp_path):
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_without_a_known_good_generation_the_checks_still_give_a_verdict(tmp_path, is_checked):
     run = write_run(tmp_path / "run", spike_at=30)  # no generation is older
     step(freeze, run)
-    assert step(check, run).exit_code in (0, 1)
-    assert incident_of(run).dossier().setting is None
-    refused = call("bisect", str(run), cwd=tmp_path)
+    if is_checked:
+        assert step(check, run).exit_code in (0, 1)
+    weighed = step(bisect, run)
+    assert weighed.verdict
+    assert "not replayed: no known-good generation: nothing can be replayed" in weighed.lines
+    assert weighed.data["next_experiments"] == []
+    refused = call("replay", str(run), cwd=tmp_path)
     assert refused.returncode == 3
     assert "no known-good generation" in refused.stderr
+    triaged = call("triage", str(run), cwd=tmp_path)
+    assert triaged.returncode in (0, 1, 5), triaged.stderr
+    assert "report.html" in triaged.stdout
 
 
 WATCH = """

@@ -34,7 +34,9 @@ RESULT = """return show("check", StepResult(incident="i", exit_code={code}, verd
 ERRORS = [
     (errors.UsageError, "usage", 2),
     (errors.RefusedError, "refused", 3),
+    (errors.NotTrustedError, "not-trusted", 3),
     (errors.EvidenceError, "evidence", 4),
+    (errors.NoRoomError, "no-room", 4),
     (errors.PartialError, "partial", 6),
     (errors.DiskFullError, "disk-full", 6),
     (errors.TrialError, "trial", 7),

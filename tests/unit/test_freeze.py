@@ -25,7 +25,7 @@ from spiketriage.evidence.gather import COPIERS, gather
 from spiketriage.incident import store
 from spiketriage.incident.query import query
 from spiketriage.readers.settings import read_settings
-from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.stores.native import read_segment
 from spiketriage.runbook import check, freeze
 
 ROOT = Path(__file__).parents[2]
@@ -613,7 +613,7 @@ def test_log_folders_of_the_same_file_names_are_kept_apart(tmp_path):
     frozen(run)
     data = evidence(run) / "data" / layout.LOGS
     assert (data / "rank-00000.log").read_text() == "step 1\nstep 2\n"
-    assert (data / "@1" / "rank-00000.log").read_text() == "other\n"
+    assert (data / "@run" / "more" / "rank-00000.log").read_text() == "other\n"
 
 
 def test_host_facts_hold_no_environment_variable(tmp_path, monkeypatch):

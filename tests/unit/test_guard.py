@@ -23,7 +23,7 @@ from recording import IDENTITY, ROOT
 from spiketriage.detect.detector import Trigger
 from spiketriage.detect.rules import alarm
 from spiketriage.errors import EvidenceError, GuardStopError, UsageError
-from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.stores.native import read_segment
 from spiketriage.train.guarding.guard import Decision, Guard, Policy
 from spiketriage.train.guarding.policy import (
     ACTIONS,

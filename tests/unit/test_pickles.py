@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.readers import pickles
 from spiketriage.readers.inert import Stub, attribute, walk
+from spiketriage.readers.pickle_keys import MAX_ITEMS, MAX_OPCODES
 from spiketriage.readers.pickles import load, load_here
 
 
@@ -270,12 +271,12 @@ def text(word: bytes) -> bytes:
 
 PRIME = (1 << 61) - 1  # what Python takes an integer's hash by
 COLLIDING = b"".join(b"\x8a\x0a" + (PRIME * at).to_bytes(10, "little") for at in range(1, 100_001))
-SLOW = {
+COSTLY = {
     "a key of 2^40 tuples": b"\x80\x04})" + b"2\x86" * 40 + b"Ns.",
     "a member of a set": b"\x80\x04\x8f()" + b"2\x86" * 40 + b"\x90.",
     "a member of a frozenset": b"\x80\x04()" + b"2\x86" * 40 + b"\x91.",
     "a key of a subclass": b"\x80\x04cfoo\nBar\n)R)" + b"2\x86" * 40 + b"Ns.",
-    "a key a million deep": b"\x80\x04})" + b"\x85" * 1_000_000 + b"Ns.",
+    "a key 900,000 deep": b"\x80\x04})" + b"\x85" * 900_000 + b"Ns.",
     "integers of one hash": b"\x80\x04\x8f(" + COLLIDING + b"\x90.",
 }
 INERT = {
@@ -287,12 +288,100 @@ INERT = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("what", COSTLY)
+def test_a_key_that_is_costly_to_hash_is_refused_by_its_shape(what):
+    with pytest.raises(CorruptFileError, match=r"test: pickle, byte \d+: expected keys that"):
+        load_here(COSTLY[what], where="test")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("what", SLOW)
-def test_what_takes_long_to_hash_costs_its_file_and_the_next_is_read(what):
-    with pytest.raises(EvidenceError, match="test: cannot be read: reading it "):
-        load(SLOW[what], where="test")
+def test_what_takes_long_to_hash_costs_its_file_and_the_next_is_read():
+    late = b"N0" * (MAX_OPCODES // 2) + COSTLY["a key of 2^40 tuples"].removeprefix(b"\x80\x04")
+    with pytest.raises(EvidenceError, match="test: cannot be read: reading it took more CPU time"):
+        load(b"\x80\x04" + late, where="test")
     assert value_of({"a": 1}) == {"a": 1}
+
+
+SCALAR = st.none() | st.booleans() | st.integers(-(1 << 63), 1 << 63) | st.text() | st.binary()
+TUPLE = st.lists(SCALAR, max_size=MAX_ITEMS).map(tuple)
+HELD = st.recursive(
+    SCALAR | TUPLE,
+    lambda below: (
+        st.lists(below, max_size=4)
+        | st.dictionaries(SCALAR | TUPLE, below, max_size=4)
+        | st.sets(SCALAR | TUPLE, max_size=4)
+        | st.tuples(below, below)
+    ),
+    max_leaves=10,
+)
+UNUSUAL = (
+    st.tuples(TUPLE)
+    | st.tuples(SCALAR, st.tuples(SCALAR, TUPLE))
+    | st.lists(SCALAR, min_size=MAX_ITEMS + 1, max_size=MAX_ITEMS + 9).map(tuple)
+    | st.integers(min_value=1 << 80)
+    | st.tuples(st.integers(max_value=-(1 << 80)))
+    | st.frozensets(SCALAR)
+)
+
+
+@given(HELD, st.integers(4, 5))
+def test_scalars_and_short_flat_tuples_are_keys_and_members(value, protocol):
+    assert load_here(pickle.dumps(value, protocol=protocol), where="test").value == value
+
+
+@given(UNUSUAL, st.sampled_from((lambda key: {key: 1}, lambda key: {"a", key})), HELD)
+def test_no_other_value_is_a_key_or_a_member_wherever_it_stands(key, make, beside):
+    for value in (make(key), [beside, make(key)], {"a": (beside, [make(key)])}):
+        with pytest.raises(CorruptFileError, match="expected keys that are scalars or flat tuples"):
+            load_here(pickle.dumps(value, protocol=4), where="test")
+    assert load_here(pickle.dumps([key, beside], protocol=4), where="test").value == [key, beside]
+
+
+# Pushes, makers of tuples and sets, and what sets items, in any order: mostly nonsense, often not.
+OPCODES = (
+    *(b"N", b"K\x01", b"\x8a\x01\x07", b"\x8a\x0a" + b"\x01" * 10, b"\x8c\x01a", b")", b"}"),
+    *(b"\x85", b"\x86", b"\x87", b"2", b"0", b"(", b"t", b"l", b"d", b"\x8f", b"\x90", b"\x91"),
+    *(b"\x94", b"h\x00", b"h\x01", b"q\x02", b"h\x02", b"s", b"u", b"cfoo\nBar\n", b")R", b"1"),
+    *(b"I12345678901234567890123\n", b"L5L\n", b"S'x'\n", b"a", b"e", b"b", b"P7\n", b"\x95" * 9),
+)
+
+
+@settings(max_examples=2000, deadline=None)
+@given(
+    st.lists(st.sampled_from(OPCODES), max_size=14),
+    st.sampled_from((b"", b"})\x85", b"}(NN", b"\x8f(")),
+)
+def test_whatever_a_pickle_does_its_keys_are_plain(opcodes, before):
+    """By a route of its own: what does load is looked at, key by key."""
+    try:
+        value = load_here(b"\x80\x04" + before + b"".join(opcodes) + b".", where="test").value
+    except CorruptFileError:
+        return
+    for key in keys_within(value):
+        items = key if type(key) is tuple else (key,)
+        assert len(items) <= MAX_ITEMS
+        assert not any(isinstance(item, tuple | frozenset) for item in items)
+        assert all(item.bit_length() <= 72 for item in items if isinstance(item, int))
+
+
+def keys_within(value: Any) -> list[Any]:
+    """Every key and member in a value, which may hold itself."""
+    keys, waiting, seen = [], [value], set()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Stub):
+            waiting += [value.args, value.state, value.items, dict(value.entries)]
+        elif isinstance(value, dict):
+            keys += value
+            waiting += value.values()
+        elif isinstance(value, set | frozenset):
+            keys += value
+        elif isinstance(value, list | tuple):
+            waiting += value
+    return keys
 
 
 @pytest.mark.parametrize("what", INERT)

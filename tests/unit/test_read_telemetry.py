@@ -13,8 +13,8 @@ from run_folder import Plants, header_frame, layout_frame, segment_bytes, write_
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.nouns.data import Document
 from spiketriage.nouns.telemetry import Link
-from spiketriage.readers.telemetry.run.native import read_segment
 from spiketriage.readers.telemetry.run.sources import read_telemetry
+from spiketriage.readers.telemetry.stores.native import read_segment
 from spiketriage.wire import telemetry as wire
 
 DOCUMENTS = {

@@ -19,7 +19,7 @@ from recording import IDENTITY, ROOT
 
 from spiketriage import digests
 from spiketriage.nouns.telemetry import Link
-from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.stores.native import read_segment
 from spiketriage.train.recording.recorder import Recorder
 from spiketriage.wire import telemetry as wire
 

@@ -21,7 +21,7 @@ import pytest
 import torch
 from recording import IDENTITY, ROOT, ring_batches
 
-from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.stores.native import read_segment
 from spiketriage.train.recording.batch_signals import record_batch, record_logz
 from spiketriage.train.recording.layers import LayerStatistics
 from spiketriage.train.recording.observer import Observer

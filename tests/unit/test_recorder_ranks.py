@@ -20,7 +20,7 @@ from recording import ROOT
 
 from spiketriage.digests import of_bytes
 from spiketriage.nouns.telemetry import Link, Segment
-from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.stores.native import read_segment
 
 pytestmark = pytest.mark.slow
 

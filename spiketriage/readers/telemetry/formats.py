@@ -29,6 +29,7 @@ from spiketriage.readers.telemetry.consoles import (
 from spiketriage.readers.telemetry.series.names import Names
 from spiketriage.readers.telemetry.stores import (
     mlflow_store,
+    native,
     tensorboard,
     trackio_store,
     wandb_file,
@@ -59,6 +60,7 @@ class LogFormat(Format, Protocol):
 FORMATS: tuple[LogFormat, ...] = cast(
     "tuple[LogFormat, ...]",
     (
+        native,
         tensorboard,
         wandb_file,
         wandb_summary,

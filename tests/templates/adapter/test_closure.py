@@ -11,7 +11,7 @@ from spiketriage.train.adapters.closure import ClosureJob, ClosureLoop
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from spiketriage.readers.telemetry.run.native import read_segment
+from spiketriage.readers.telemetry.stores.native import read_segment
 from spiketriage.train.harness import Context
 from spiketriage.train.recording.recorder import Recorder
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from spiketriage.nouns.series import Integers, LogFacts
 from spiketriage.nouns.telemetry import Identity, LoadRecord, MetricColumn, Segment, StepRecord
-from spiketriage.readers.telemetry.run import native
 from spiketriage.readers.telemetry.run.columns import (
     Reading,
     column_of,
@@ -22,6 +21,7 @@ from spiketriage.readers.telemetry.run.columns import (
     places_of,
     steps_of,
 )
+from spiketriage.readers.telemetry.stores import native
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,11 @@ from spiketriage.nouns.series import LogFacts
 from spiketriage.nouns.telemetry import Segment
 from spiketriage.readers.discover import CONVINCED, GUESS, Claim, claims_on, discover
 from spiketriage.readers.look import look
-from spiketriage.readers.telemetry.run import native
 from spiketriage.readers.telemetry.run.foreign import choose
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.readers.telemetry.series.names import DEFAULT, Names
 from spiketriage.readers.telemetry.series.points import FROM_ZERO
+from spiketriage.readers.telemetry.stores import native
 
 # kinds of notices that a person should see
 TELLING = ("off", "thinning", "in-flight", "fp8-fallback", "anomaly")

@@ -6,6 +6,7 @@ without bound on it.
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from spiketriage.errors import CorruptFileError, EvidenceError
+from spiketriage.disk_room import room_bytes
+from spiketriage.errors import CorruptFileError, EvidenceError, NoRoomError
 from spiketriage.readers.telemetry.series.opening import open_log
 
 MAGIC = b"SQLite format 3\0"
@@ -89,6 +91,7 @@ def open_copy(path: Path) -> Iterator[Database]:
     """A copy of the database at `path` with its write-ahead log, if it has one.
 
     Raises:
+        NoRoomError: the temporary folder has no room for it.
         EvidenceError: the file cannot be read, or is no SQLite database.
     """
     with tempfile.TemporaryDirectory(prefix="spiketriage-") as folder:
@@ -123,11 +126,18 @@ def _copy(source: Path, target: Path, magic: bytes) -> int:
             raise CorruptFileError(
                 source, "size", expected=f"at most {MAX_BYTES} bytes", seen=log.size_bytes
             )
-        copied = 0
+        spare_bytes = max(0, room_bytes(target.parent))
+        if log.size_bytes > spare_bytes:
+            raise NoRoomError(
+                f"{source}: is read from a copy, of {log.size_bytes} bytes, and the disk of "
+                f"{target.parent.parent} has {spare_bytes} to spare",
+                hint=f"df -h {shlex.quote(str(target.parent.parent))}",
+            )
+        num_left = log.size_bytes  # to where it ended when it was opened, however fast it grows
         with target.open("wb") as out:
-            while copied < MAX_BYTES and (piece := log.stream.read(_COPY_BYTES)):
-                copied += out.write(piece)
-        return copied
+            while piece := log.stream.read(min(_COPY_BYTES, num_left)):
+                num_left -= out.write(piece)
+        return log.size_bytes - num_left
 
 
 def _restrict(connection: sqlite3.Connection, path: Path, size_bytes: int) -> None:

@@ -8,16 +8,27 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from spiketriage import redaction
 from spiketriage.errors import CorruptFileError
+from spiketriage.nouns.series import LogFacts, Series
 from spiketriage.nouns.telemetry import Identity, Link, LoadRecord, Notice, Segment, StepRecord
 from spiketriage.readers.json_file import is_count, read_bytes
+from spiketriage.readers.look import Look
+from spiketriage.readers.telemetry.series.names import Names
 from spiketriage.wire import telemetry as wire
 
-NAME = "native"
+NAME = "spiketriage"
+TELLS = (
+    "All that our recorder wrote of one rank and start: metrics, the chain of every step, ids, "
+    "loads, identity and notices."
+)
+CANNOT = "What was in flight when its process was killed, and whatever the job did not hand over."
 SUFFIX = ".seg"
 # how the problem of a segment begins whose writer merely died while it wrote
 TORN_TAIL = "ends inside a record"
@@ -37,9 +48,54 @@ class _Content:
     problems: list[str] = field(default_factory=list)
 
 
-def claims(path: Path, head: bytes) -> bool:
-    """Whether a file with these first bytes is a segment of ours."""
-    return path.suffix == SUFFIX and head.startswith(wire.MAGIC)
+def claims(look: Look) -> float:
+    """Certain for a file that begins with the magic of a segment."""
+    if look.head.startswith(wire.MAGIC):
+        return 0.98
+    return 0.0
+
+
+def read(path: Path, names: Names) -> LogFacts:
+    """The metrics of a segment as series; its chain, ids and loads are `read_segment`'s to tell.
+
+    Raises:
+        CorruptFileError, EvidenceError: as `read_segment`.
+    """
+    del names  # every metric has its own name already
+    segment = read_segment(path)
+    problems = [segment.problem] if segment.problem else []
+    return LogFacts(
+        format=NAME,
+        path=path,
+        series=tuple(_metric(segment, metric) for metric in _metrics(segment)),
+        num_lines=len(segment.steps),
+        num_matched=len(segment.steps),
+        problems=tuple(problems),
+        notes=tuple(notice.text for notice in segment.notices),
+    )
+
+
+def _metrics(segment: Segment) -> list[str]:
+    """The metrics that any step of the segment holds, in the order in which they came."""
+    metrics: dict[str, None] = {}
+    for step in segment.steps:
+        metrics.update(dict.fromkeys(step.metrics))
+    return list(metrics)
+
+
+def _metric(segment: Segment, metric: str) -> Series:
+    holders = [step for step in segment.steps if metric in step.metrics]
+    return Series(
+        source=segment.path.name,
+        name=metric,
+        written_as=metric,
+        attempt=segment.attempt,
+        rank=segment.rank,
+        steps=np.array([step.step for step in holders], dtype=np.int64),
+        values=np.array([step.metrics[metric] for step in holders], dtype=np.float64),
+        times_s=np.array([step.wall_time_s for step in holders], dtype=np.float64),
+        trust="as the recorder measured it",
+    )
 
 
 def read_segment(path: Path) -> Segment:
@@ -133,7 +189,7 @@ def _header(path: Path, payload: bytes) -> tuple[dict[str, Any], Identity]:
         raise CorruptFileError(
             path, "header frame", expected="a telemetry header", seen=error
         ) from error
-    return header, identity
+    return header, replace(identity, hparams=redaction.settings(identity.hparams))
 
 
 def _take(content: _Content, frame: wire.Frame) -> None:
