@@ -124,7 +124,7 @@ def _rolled_back(tail: Abandoned, past: Onset) -> str:
         fate = f"{verb} another run, or one that was given up: a later attempt starts over"
     span = f"attempt {tail.attempt}: {span} {fate}"
     if past.step is None:
-        return f"{span}; nothing spiked in them"
+        return f"{span}; nothing spiked there"
     return f"{span}; {past.reason}"
 
 

@@ -148,7 +148,7 @@ def test_a_seam_is_no_onset(tmp_path: Path) -> None:
     onset = find_onset(read_telemetry(run_of(tmp_path / "run", rolled_back(None))))
     assert onset.step is None
     assert onset.history == (
-        "attempt 0: steps 8050 to 10000 were rolled back; nothing spiked in them",
+        "attempt 0: steps 8050 to 10000 were rolled back; nothing spiked there",
     )
 
 
