@@ -177,14 +177,17 @@ def _subject(settings: RunSettings, step: int | None) -> _Subject:
 
 
 def _known(subject: _Subject, incidents: Path | None, wanted: str | None) -> store.Incident | None:
-    """The incident that was asked for, or the first one of the same onset."""
+    """The incident that was asked for, or the newest one of the same onset.
+
+    The newest is what the next step works on: one that a failing disk left empty is filled.
+    """
     run = subject.settings.run
     if wanted is not None:
         return store.find(run, incidents=incidents, wanted=wanted)
     folder = store.incidents_folder(run, incidents)
     ending = _ending(subject)
     if folder.is_dir():
-        names = sorted(path.name for path in folder.iterdir())
+        names = sorted((path.name for path in folder.iterdir()), reverse=True)
     else:
         names = []
     for name in names:
