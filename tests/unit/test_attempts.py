@@ -33,9 +33,7 @@ def rows(*spans):
 def test_a_step_that_stands_twice_in_a_log_that_goes_on_is_a_restart(tmp_path):
     run = telemetry(tmp_path, rows((1, 41), (41, 80)))
     assert attempts(run) == {0: 1, 1: 41}
-    assert find_onset(run).history == (
-        "attempt 0: step 41 was rolled back; nothing spiked there",
-    )
+    assert find_onset(run).history == ("attempt 0: step 41 was rolled back; nothing spiked there",)
 
 
 def test_a_jump_at_the_repeated_step_says_first_that_it_lies_behind_a_restart(tmp_path):
