@@ -14,8 +14,8 @@ from typing import Any
 MARK = "redacted-sha256-"
 DIGEST_CHARS = 16  # tells two values apart, and is no use where the value itself is random
 _CREDENTIAL = re.compile(
-    r"passw(?:or)?d|passphrase|secret|credential|authorization|api_?key|access_?key|private_?key"
-    r"|(?:^|_)pwd$|token$"
+    r"passw(?:or)?d|passphrase|secret|credential|authorization|webhook|cookie|(?:^|_)pwd$|token$"
+    r"|(?:api|access|account|auth|encryption|license|private|routing|session|shared|signing|ssh)_?key"
 )
 # marks of a vocabulary, and counts of tokens
 _SPECIAL_TOKEN = re.compile(
@@ -55,6 +55,11 @@ SHAPES: tuple[Shape, ...] = (
     _begun("eyJ", r"[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,}"),  # JSON Web Token
     # forty hexadecimal digits alone might be a commit
     Shape(hints=("wandb login ",), pattern=re.compile(r"(?<=wandb login )[0-9a-f]{40}\b")),
+    # who knows the address of a webhook may write there
+    Shape(
+        hints=("hooks.slack.com/", "discord.com/"),
+        pattern=re.compile(r"(?<=/services/)[\w/]{20,}|(?<=/webhooks/)\d{10,20}/[\w-]{20,}"),
+    ),
     Shape(hints=("Bearer ",), pattern=re.compile(r"(?<=Bearer )[\w.~+/-]{16,}=*")),
 )
 _IN_URL = re.compile(r"(://[^\s/@:\"']{0,256}:)([^\s/@\"']{1,256})(?=@)")

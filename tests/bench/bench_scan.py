@@ -157,7 +157,7 @@ def copy_and_search(folder: Path) -> None:
 
 def _copy(folder: Path, rule: Rule | None) -> None:
     from spiketriage.evidence.budget import Budget
-    from spiketriage.evidence.copying import stream_copy
+    from spiketriage.evidence.stream_copy import stream_copy
 
     target = folder.parent / "copy" / "digested"
     stream_copy(

@@ -19,7 +19,7 @@ from run_folder import write_run
 from small_disk import filled, free_bytes, small_disk
 
 from spiketriage.errors import NoRoomError, RefusedError
-from spiketriage.evidence import budget, copying, layout
+from spiketriage.evidence import budget, layout, stream_copy
 from spiketriage.incident import store
 from spiketriage.nouns.incident import StepResult
 from spiketriage.readers.telemetry.stores import sqlite_copy
@@ -251,6 +251,16 @@ def test_many_small_logs_take_no_more_than_their_share_of_a_small_disk(disk: Pat
     assert before - free_bytes(disk) < before / 2
 
 
+def test_any_number_of_modules_leaves_room_for_the_manifests(disk: Path) -> None:
+    run = write_run(disk / "run", spike_at=110)
+    for number in range(300):
+        (run / "code" / "r1" / f"module_{number}.py").write_bytes(b"#" * 100_000)
+    result = frozen(run)
+    assert result.exit_code == 6
+    assert all(gap["path"].startswith(("code/", "identity: ")) for gap in result.data["gaps"])
+    assert len(list((payload_of(run) / "generations").iterdir())) == 3
+
+
 @pytest.mark.parametrize(("left_mb", "is_kept"), [(20, True), (10, False)])
 def test_a_disk_that_is_nearly_full_takes_what_leaves_room_for_the_record(
     disk: Path, left_mb: int, is_kept: bool
@@ -319,8 +329,8 @@ def test_a_clone_is_digested_as_it_was_when_it_was_made(
         with source.open("ab") as log:
             log.write(b"written since\n")
 
-    monkeypatch.setattr(copying.fcntl, "ioctl", clone)
-    copied = copying.stream_copy(
+    monkeypatch.setattr(stream_copy.fcntl, "ioctl", clone)
+    copied = stream_copy.stream_copy(
         source,
         target,
         rule=None,

@@ -39,6 +39,10 @@ def marked(value: str) -> str:
         ('{"wandb_api_key": "abc", "lr": 0.1}', ["abc"]),
         ('{"a": {"PASSWORD":"a\\"b"}, "hub-token": "x"}', ['a\\"b', "x"]),
         ('{"auth": {"client_secret": 1234}}', ["1234"]),
+        (
+            '{"routing_key": "abc", "sort_key": "x", "webhook_url": "https://a/b"}',
+            ["abc", "https://a/b"],
+        ),
         ("password: hunter2 # of the database\nlr: 1\n", ["hunter2"]),
         ("db: {user: me, password: two words, port: 5}", ["two words"]),
         ("secret: |\n  one\n  two\nnext: 1\n", ["|\n  one\n  two"]),
@@ -142,6 +146,16 @@ def test_no_word_of_an_event_holds_a_credential(tmp_path: Path) -> None:
     )
     (event,) = read_events(tmp_path)
     assert event.sentence.endswith(f"cannot log in with {marked(OF_HF)}")
+
+
+def test_the_address_of_a_webhook_is_one() -> None:
+    of_slack, of_discord = "T00000000/B00000000/" + "aB3" * 8, "1234567890123/" + "x_Y-" * 10
+    text = (
+        f"posting to https://hooks.slack.com/services/{of_slack} and "
+        f"https://discord.com/api/webhooks/{of_discord}\nsee https://slack.com/services/a\n"
+    )
+    expected = text.replace(of_slack, marked(of_slack)).replace(of_discord, marked(of_discord))
+    assert redaction.shapes(text).text == expected
 
 
 def redacted_in_pieces(data: bytes, chunk_bytes: int) -> tuple[bytes, int]:
