@@ -27,6 +27,8 @@ from spiketriage.foreign_text import pastable, printable
 from spiketriage.nouns.incident import StepResult
 
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+# a disk, or the host that serves it, gave up
+_FAILED = (errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.EREMOTEIO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,12 @@ def explain(error: BaseException, argv: Sequence[str]) -> Failure:
         )
     if isinstance(error, OSError) and error.errno in durable.FULL:
         return explain(durable.disk_full(error.filename), argv)
+    if isinstance(error, OSError) and error.errno in _FAILED:
+        message = (
+            f"{error.filename or 'a file'}: {error.strerror}: its disk failed; what was recorded "
+            "before stands"
+        )
+        return Failure(code="disk-failed", exit_code=Exit.INTEGRITY, message=message, hint="")
     if isinstance(error, OSError) and error.errno in _FORBIDDEN:
         message = f"no permission for {_place(error)}: {error.strerror}"
         if error.filename:

@@ -60,6 +60,7 @@ def triage(
     step: o.Step = None,
     budget: o.Budget = None,
     trust: o.Trust = False,
+    allow_outside: o.AllowOutside = False,
     incidents: o.Incidents = None,
     incident: o.Incident = None,
     as_json: o.Json = False,
@@ -80,6 +81,7 @@ def triage(
         step=step,
         budget=budget,
         trust=may_import(place, is_granted=trust, as_json=as_json),
+        allow_outside=allow_outside,
     )
     return show("triage", result, as_json)
 
@@ -89,6 +91,7 @@ def freeze(
     run: o.Run = None,
     step: o.Step = None,
     dry_run: o.DryRun = False,
+    allow_outside: o.AllowOutside = False,
     incidents: o.Incidents = None,
     as_json: o.Json = False,
 ) -> int:
@@ -97,7 +100,13 @@ def freeze(
 
     place = find_run(run, incidents)
     result = it.run(
-        place, incidents=incidents, incident=None, argv=called(), step=step, dry_run=dry_run
+        place,
+        incidents=incidents,
+        incident=None,
+        argv=called(),
+        step=step,
+        dry_run=dry_run,
+        allow_outside=allow_outside,
     )
     return show("freeze", result, as_json)
 

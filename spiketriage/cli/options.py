@@ -73,6 +73,13 @@ Budget = Annotated[
     int | None,
     typer.Option("--budget", metavar="STEPS", min=1, help="Most training steps to execute."),
 ]
+AllowOutside = Annotated[
+    bool,
+    typer.Option(
+        "--allow-outside",
+        help="Let the settings name places outside the run; remembered with the incident.",
+    ),
+]
 Trust = Annotated[
     bool,
     typer.Option(

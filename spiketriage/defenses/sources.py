@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from spiketriage.defenses.weigh import Evidence, Layer
 from spiketriage.errors import EvidenceError, RefusedError, SpiketriageError, UsageError
 from spiketriage.nouns.checkpoint import CheckpointFacts, FieldFacts, Manifest
 from spiketriage.nouns.incident import RunSettings
+from spiketriage.readers.boundary import require_allowed
 from spiketriage.readers.checkpoints import native
 from spiketriage.readers.config_file import Setting, flattened, read_config
 from spiketriage.readers.discover import CONVINCED, Claim, claims_on, discover
@@ -100,6 +102,9 @@ def _config_file(reading: Reading, path: Path) -> None:
 
 def _run(reading: Reading, run: Path) -> None:
     settings = read_settings(run)
+    require_allowed(
+        settings, (), hint=shlex.join(["spiketriage", "defenses", str(settings.config or run)])
+    )
     for part in (_telemetry, _generation, _config):
         try:
             part(reading, settings)

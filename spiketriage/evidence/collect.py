@@ -20,6 +20,7 @@ from spiketriage.evidence.copying import copy
 from spiketriage.evidence.measured import kept, to_json
 from spiketriage.nouns.incident import Artifact, RunSettings
 from spiketriage.nouns.listing import counted
+from spiketriage.readers.boundary import led_out
 from spiketriage.readers.checkpoints.generations import read_generation, read_generations
 from spiketriage.readers.settings import read_settings
 
@@ -85,11 +86,12 @@ class Copies:
         assert name is not None, "every collector lists kinds that are copied"
         path = layout.artifact_path(self._settings.run, item.source)
         try:
-            _require_own(self._settings.run, item, self._sources.setdefault(name, item.source))
+            _require_own(self._settings, item, self._sources.setdefault(name, item.source))
             artifact, sha256 = copy(
                 item,
                 self._target / name,
                 path,
+                patterns=self._settings.redact,
                 drafts=self._target.with_name(layout.DRAFTS),
                 budget=self._budget,
                 alive=lambda source: tell(alive=str(source)),
@@ -130,22 +132,18 @@ def _tell_failure(error: OSError | PartialError, item: Item, path: str, target: 
     raise SystemExit(1) from error
 
 
-def _require_own(run: Path, item: Item, first: Path) -> None:
+def _require_own(settings: RunSettings, item: Item, first: Path) -> None:
     """Refuse what is not the run's own, and what would replace another copy.
 
     Raises:
-        EvidenceError: the source is a link out of the run, or its copy has another's name.
+        EvidenceError: the source leads out of the run, or its copy has another's name.
     """
     if first != item.source:
         raise EvidenceError(f"not copied: the copy of {first} has the same name")
-    if item.content is not None or not item.source.is_relative_to(run):
-        return
-    try:
-        place = item.source.resolve()
-    except (OSError, RuntimeError):  # a link to itself: whoever opens it says so
-        return
-    if not place.is_relative_to(run.resolve()):
-        raise EvidenceError(f"not copied: is a link out of the run, to {place}")
+    if item.content is None:
+        place = led_out(settings, item.source)
+        if place is not None:
+            raise EvidenceError(f"not copied: leads out of the run, to {place}")
 
 
 def missing(path: str, kind: str, note: str) -> Artifact:
@@ -167,6 +165,11 @@ def measure(settings: RunSettings, onset: int | None) -> None:
     num_sound = 0
     for generation in reversed(read_generations(settings.checkpoints, verify=False)):
         facts, step = generation, generation.step
+        place = led_out(settings, generation.path)
+        if place is not None:
+            path = layout.artifact_path(settings.run, generation.path)
+            tell(gap=path, note=f"not measured: leads out of the run, to {place}")
+            continue
         verify = num_sound < NUM_CANDIDATES and (onset is None or step is None or step < onset)
         if verify:
             facts = read_generation(settings.checkpoints, generation.name, verify=True)

@@ -124,8 +124,9 @@ COLLECTORS: tuple[Collector, ...] = (
     # half, however many there are: without telemetry and manifests nothing can be said
     Collector(name="logs", items=logs, share=0.5),
     Collector(name="host", items=host, timeout_s=10.0),
-    Collector(name="telemetry", items=telemetry),
-    Collector(name="identity", items=identity),
+    # a tenth is enough for what comes later, and that is worth more than the last segment or module
+    Collector(name="telemetry", items=telemetry, share=0.9),
+    Collector(name="identity", items=identity, share=0.9),
     Collector(name="batches", items=batches),
     Collector(name="manifests", items=manifests),
 )

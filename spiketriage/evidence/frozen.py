@@ -19,7 +19,9 @@ from spiketriage.incident.store import Incident
 from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts, Manifest, MeasuredGeneration
 from spiketriage.nouns.data import DataIndex
 from spiketriage.nouns.incident import ATTEMPT, Dossier, RunSettings
+from spiketriage.readers.boundary import require_allowed
 from spiketriage.readers.checkpoints.native import parse_manifest
+from spiketriage.readers.config_file import read_config
 from spiketriage.readers.data.native_index import read_index
 from spiketriage.readers.events.folder import read_events
 from spiketriage.readers.telemetry.run.lineage import Telemetry
@@ -37,7 +39,7 @@ def load_view(incident: Incident, settings: RunSettings) -> View:
         EvidenceError: the evidence cannot be read.
     """
     dossier = incident.dossier()
-    require_frozen(dossier, incident, settings.run)
+    require_frozen(dossier, incident, settings)
     payload = layout.payload(incident.folder)
     telemetry = _telemetry(payload / layout.TELEMETRY, settings)
     if ATTEMPT in dossier.facts:
@@ -56,7 +58,19 @@ def load_view(incident: Incident, settings: RunSettings) -> View:
         anchors=dossier.anchors,
         settings=settings,
         dumps=rank_dumps(payload / layout.LOGS),
+        config=_config(payload / layout.CONFIG, settings),
     )
+
+
+def _config(copy: Path, settings: RunSettings) -> dict[str, object]:
+    """The frozen configuration; empty where there is none, or none that can be read."""
+    if settings.config is None:
+        return {}
+    try:
+        stated = read_config(settings.config, copy=copy)
+    except (EvidenceError, RefusedError):
+        return {}
+    return {setting.name: setting.value for setting in stated}
 
 
 def _telemetry(folder: Path, settings: RunSettings) -> Telemetry:
@@ -70,19 +84,21 @@ def _telemetry(folder: Path, settings: RunSettings) -> Telemetry:
     return read_telemetry(folder, Names(columns=settings.columns))
 
 
-def require_frozen(dossier: Dossier, incident: Incident, run: Path) -> None:
+def require_frozen(dossier: Dossier, incident: Incident, settings: RunSettings) -> None:
     """Refuse evidence that no freeze has finished collecting: half of it accuses the wrong rank.
 
     Raises:
-        RefusedError: the incident's freeze did not finish.
+        RefusedError: the incident's freeze did not finish, or the settings name a place outside the
+        run that they did not name, or that was not allowed, when it did.
     """
-    if dossier.freeze is not None:
-        return
-    if incident.folder.absolute().is_relative_to(run.absolute()):
+    if incident.folder.absolute().is_relative_to(settings.run):
         elsewhere = []
     else:
         elsewhere = ["--incidents", str(incident.folder.parent)]
-    again = shlex.join(["spiketriage", "freeze", str(run), *elsewhere])
+    again = shlex.join(["spiketriage", "freeze", str(settings.run), *elsewhere])
+    require_allowed(settings, dossier.allowed_outside, hint=f"{again} --allow-outside")
+    if dossier.freeze is not None:
+        return
     raise RefusedError(
         f"{incident.id}: its freeze did not finish, so its evidence is incomplete", hint=again
     )

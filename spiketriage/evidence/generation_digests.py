@@ -18,6 +18,7 @@ from spiketriage.evidence.hash_findings import GENERATION_DIGESTS as NAME
 from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts
 from spiketriage.nouns.incident import Dossier, Finding, RunSettings, Where
 from spiketriage.nouns.listing import counted, listed
+from spiketriage.readers.boundary import led_out
 from spiketriage.readers.checkpoints.generations import read_generation, read_generations
 from spiketriage.readers.scan.spread import unmeasured_path
 from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
@@ -75,7 +76,8 @@ def examine_generations(
 ) -> Generations:
     """Read every file of every generation once; what the run has deleted, where it is pinned."""
     try:
-        facts = read_generations(settings.checkpoints, verify=True, executor=executor)
+        read = read_generations(settings.checkpoints, verify=True, executor=executor)
+        facts = tuple(each for each in read if led_out(settings, each.path) is None)
         facts += _deleted(incident_folder, settings, dossier, facts, executor)
     except EvidenceError as error:
         finding = untestable(NAME, error.message, judged=False)

@@ -15,6 +15,7 @@ from spiketriage.evidence.pin import InPlace, link, secure
 from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts
 from spiketriage.nouns.file import StoredFile
 from spiketriage.nouns.incident import Artifact, RunSettings
+from spiketriage.readers.boundary import led_out
 from spiketriage.readers.data.native_index import read_index
 from spiketriage.wire.generation import COMPLETE_NAME, MANIFEST_NAME
 
@@ -45,13 +46,14 @@ def _generation(
             expected=entry.digest,
             digest=generation.file_digests.get(entry.path, ""),
         )
-        yield secure(folder, settings.run, file, pin=pin)
+        yield secure(folder, settings, file, pin=pin)
     if pin and generation.complete and generation.layout == NATIVE:
         # With its manifest beside it, a pinned generation can be loaded after the run has deleted
         # it.
         for name in (MANIFEST_NAME, COMPLETE_NAME):
             source = generation.path / name
-            link(source, layout.pinned(folder, settings.run, source))
+            if led_out(settings, source) is None:
+                link(source, layout.pinned(folder, settings.run, source))
 
 
 def _files(generation: GenerationFacts) -> tuple[StoredFile, ...]:
@@ -80,4 +82,4 @@ def _shards(folder: Path, settings: RunSettings) -> Iterator[Artifact]:
         file = InPlace(
             source=settings.data_index.parent / shard.path, kind="shard", expected=shard.digest
         )
-        yield secure(folder, settings.run, file, pin=True)
+        yield secure(folder, settings, file, pin=True)

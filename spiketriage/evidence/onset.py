@@ -71,7 +71,7 @@ def find_onset(telemetry: Telemetry, *, scan: Scan = detect.scan) -> Onset:
     for tail in telemetry.abandoned:
         then = telemetry.until(tail.attempt)
         past = _onset_of(then, scan, since=tail.first_step)
-        history.append(_rolled_back(tail, past))
+        history.append(f"{_rolled_back(tail, past)}{_taken_again(telemetry, past, onset.alarms)}")
         if onset.step is None and past.step is not None:
             onset = replace(past, attempt=tail.attempt, reason=f"{past.reason}{ROLLED_BACK}")
     return replace(onset, history=tuple(history))
@@ -115,14 +115,29 @@ def _why_none(telemetry: Telemetry, judged: Collection[Judged]) -> str:
 
 def _rolled_back(tail: Abandoned, past: Onset) -> str:
     """What is said of steps that are no production any more."""
-    span = f"attempt {tail.attempt}: steps {tail.first_step} to {tail.last_step}"
-    if tail.is_all:
-        span = f"{span} are another run, or one that was given up: a later attempt starts over"
+    if tail.first_step == tail.last_step:
+        span, verb, fate = f"step {tail.first_step}", "is", "was rolled back"
     else:
-        span = f"{span} were rolled back"
+        span = f"steps {tail.first_step} to {tail.last_step}"
+        verb, fate = "are", "were rolled back"
+    if tail.is_all:
+        fate = f"{verb} another run, or one that was given up: a later attempt starts over"
+    span = f"attempt {tail.attempt}: {span} {fate}"
     if past.step is None:
-        return f"{span}; nothing spiked in them"
+        return f"{span}; nothing spiked there"
     return f"{span}; {past.reason}"
+
+
+def _taken_again(telemetry: Telemetry, past: Onset, alarms: Collection[detect.Alarm]) -> str:
+    """Whether the step of an onset that was rolled back spiked when production took it again."""
+    if past.step is None:
+        return ""
+    attempt = telemetry.attempt_of(past.step)
+    if attempt is None:
+        return ""
+    if any(alarm.step == past.step for alarm in alarms):
+        return f"; attempt {attempt} took it again and spiked there too"
+    return f"; attempt {attempt} took it again and did not spike there"
 
 
 def rows_at(telemetry: Telemetry, steps: Sequence[int]) -> Iterator[detect.Row]:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from spiketriage.evidence import layout
 from spiketriage.evidence.collect import missing
-from spiketriage.nouns.incident import Artifact
+from spiketriage.nouns.incident import Artifact, RunSettings
+from spiketriage.readers.boundary import led_out
 
 _IMPOSSIBLE = {
     errno.EXDEV: "the incident lies on another file system",
@@ -33,9 +34,9 @@ class InPlace:
     digest: str = ""
 
 
-def secure(incident_folder: Path, run: Path, file: InPlace, *, pin: bool) -> Artifact:
+def secure(incident_folder: Path, settings: RunSettings, file: InPlace, *, pin: bool) -> Artifact:
     """The artifact of a file that stays in place; with `pin`, hard-linked under `pinned/`."""
-    path = layout.artifact_path(run, file.source)
+    path = layout.artifact_path(settings.run, file.source)
     try:
         stat = file.source.stat()
     except OSError as error:
@@ -56,7 +57,10 @@ def secure(incident_folder: Path, run: Path, file: InPlace, *, pin: bool) -> Art
     )
     if not pin:
         return artifact
-    why = link(file.source, layout.pinned(incident_folder, run, file.source))
+    place = led_out(settings, file.source)
+    if place is not None:
+        return replace(artifact, note=f"not pinned: leads out of the run, to {place}")
+    why = link(file.source, layout.pinned(incident_folder, settings.run, file.source))
     if why:
         return replace(artifact, note=f"not pinned: {why}; the run can still delete it")
     return replace(artifact, kept="pinned")

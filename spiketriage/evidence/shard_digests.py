@@ -92,16 +92,13 @@ def examine_data(
         return _untested(
             untestable(IDENTITY, reason), "there is no index to compare the shards with", (reason,)
         )
+    identity: Finding | None = None
     try:
         identity = _identity(settings, digests.of_file(path), generations)
         index = read_index(path)
     except EvidenceError as error:
         reason = f"the index cannot be believed: {error.message}"
-        if path.is_file():
-            known = identity
-        else:
-            known = untestable(IDENTITY, reason)
-        return _untested(known, reason, (reason,))
+        return _untested(identity or untestable(IDENTITY, reason), reason, (reason,))
     if identity.outcome == "differs":
         return _untested(
             identity, f"the index itself changed: {identity.summary}", (identity.summary,)

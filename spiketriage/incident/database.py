@@ -26,7 +26,7 @@ from spiketriage.incident.rows import Row
 from spiketriage.nouns.incident import JournalRow
 
 NAME = "incident.duckdb"
-SCHEMA = "spiketriage.incident/4"
+SCHEMA = "spiketriage.incident/5"
 # The working copy keeps the file's name, which DuckDB takes as the name of the catalog, and lies in
 # a folder.
 SWAP_PREFIX = ".swap-"

@@ -56,6 +56,7 @@ CREATE TABLE artifacts (
     number BIGINT NOT NULL, command BIGINT NOT NULL,
     path VARCHAR NOT NULL, kind VARCHAR NOT NULL, size_bytes BIGINT NOT NULL, mtime_ns BIGINT NOT NULL,
     digest_measured VARCHAR NOT NULL, expected VARCHAR NOT NULL, kept VARCHAR NOT NULL, note VARCHAR NOT NULL,
+    source_digest VARCHAR NOT NULL,
     nonfinite MAP(VARCHAR, VARCHAR) NOT NULL, digest VARCHAR NOT NULL
 );
 

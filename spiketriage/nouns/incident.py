@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spiketriage.nouns.checkpoint import MeasuredGeneration
+from spiketriage.redaction import KNOWN, Patterns
 
 Outcome = Literal["agrees", "differs", "nonfinite", "not testable"]
 # What a finding may do to a verdict; `diagnosis.role` says what each of them means.
@@ -30,7 +31,9 @@ HARNESS = "harness"
 # the facts that say what an onset rests on: the signals that were judged, the last attempt that
 # counts where a later one took its steps again, and what was rolled back
 JUDGED, ATTEMPT, ROLLED_BACK = "judged", "attempt", "rolled back"
+TRIGGER = "trigger"  # what the scan for spikes came to, in words
 LOSS_CANDIDATES = "loss candidates"  # keys that look like a loss and are not known as one, as JSON
+ALLOWED_OUTSIDE = "allowed outside"  # with a key of the settings: the place that it may name
 CauseClass = Literal["data", "optimization", "numerics", "systems"]
 
 
@@ -38,7 +41,9 @@ CauseClass = Literal["data", "optimization", "numerics", "systems"]
 class Artifact:
     """One item of evidence: where it lies, what it is, what it hashed to, and what was expected.
 
-    `kept` says how it was secured: `copied`, `pinned`, `referenced`, or `missing`.
+    `kept` says how it was secured: `copied`, `pinned`, `referenced`, or `missing`. A copy without
+    its credentials has a size and a `digest` of its own; `source_digest` is what it was made from,
+    and empty for any other.
     """
 
     path: str
@@ -49,6 +54,7 @@ class Artifact:
     expected: str
     kept: str
     note: str
+    source_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,10 +176,11 @@ class Verdict:
 class RunSettings:
     """`spiketriage.toml` of a run, or what was found in a folder without one.
 
-    Every path is absolute.
+    Every path is absolute; `outside` are those of them that lie outside the run, by their key in
+    the file and with links followed.
 
     `columns` maps the keys of logs that other people's code wrote to names of `wire.chain.METRICS`,
-    or to `step`.
+    or to `step`. `redact` is what counts as a credential beside what is known as one.
     """
 
     run: Path
@@ -189,6 +196,8 @@ class RunSettings:
     launch_kind: str
     num_processes: int
     columns: Mapping[str, str] = field(default_factory=dict)
+    redact: Patterns = KNOWN
+    outside: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,6 +326,13 @@ class Dossier:
     spike: Spike = NO_SPIKE
     freeze: Freeze | None = None
     files: tuple[FileRow, ...] = ()
+
+    @property
+    def allowed_outside(self) -> tuple[str, ...]:
+        """The places outside the run that somebody allowed its settings to name."""
+        return tuple(
+            value for key, value in self.facts.items() if key.startswith(f"{ALLOWED_OUTSIDE}/")
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

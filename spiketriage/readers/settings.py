@@ -7,6 +7,7 @@ opened here.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import tomllib
 from collections.abc import Sequence
@@ -16,7 +17,9 @@ from typing import Literal
 
 from spiketriage.errors import EvidenceError, UsageError
 from spiketriage.nouns.incident import SETTINGS_NAME, RunSettings
+from spiketriage.readers.boundary import places_outside
 from spiketriage.readers.discover import Claim, discover
+from spiketriage.redaction import Patterns
 
 FILE_NAME = SETTINGS_NAME
 # How trials can be started: what `diagnosis/launch.py` has a launcher for.
@@ -51,6 +54,15 @@ class _Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Redact:
+    """Regular expressions: for names of keys, whatever the case, and for values anywhere."""
+
+    __pydantic_config__ = _STRICT
+    keys: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
     __pydantic_config__ = _STRICT
     schema: Literal[1]
@@ -58,6 +70,7 @@ class _File:
     trainer: _Trainer = field(default_factory=_Trainer)
     launch: _Launch = field(default_factory=_Launch)
     columns: dict[str, str] = field(default_factory=dict)
+    redact: _Redact = field(default_factory=_Redact)
 
 
 def require_run(run: Path) -> None:
@@ -109,6 +122,7 @@ def _discovered(run: Path) -> RunSettings:
         telemetry=_ours(discovery.of("telemetry"), native.NAME) or run,
         checkpoints=_ours(discovery.of("checkpoint"), own_generation.NAME) or run,
         logs=tuple(claim.path for claim in discovery.of("events")),
+        outside={},  # nobody named anything
     )
 
 
@@ -192,7 +206,7 @@ def _absolute(run: Path, file: _File) -> RunSettings:
             return place(stated)
         return None
 
-    return RunSettings(
+    settings = RunSettings(
         run=run,
         run_id=file.run.id,
         telemetry=place(file.run.telemetry),
@@ -206,4 +220,44 @@ def _absolute(run: Path, file: _File) -> RunSettings:
         launch_kind=file.launch.kind,
         num_processes=file.launch.nproc_per_node,
         columns={written: name for name, written in file.columns.items()},
+        redact=Patterns(
+            keys=_compiled(run, "keys", file.redact.keys, re.IGNORECASE),
+            values=_compiled(run, "patterns", file.redact.patterns),
+        ),
     )
+    return replace(settings, outside=places_outside(run, _named(file, settings)))
+
+
+def _compiled(
+    run: Path, key: str, stated: tuple[str, ...], flags: re.RegexFlag = re.NOFLAG
+) -> tuple[re.Pattern[str], ...]:
+    """Patterns as a person wrote them.
+
+    Raises:
+        UsageError: one is no regular expression.
+    """
+    patterns = []
+    for text in stated:
+        try:
+            patterns.append(re.compile(text, flags))
+        except re.error as error:
+            raise UsageError(
+                f"{run / FILE_NAME}: redact.{key}: expected a regular expression, found "
+                f"{text!r}: {error}"
+            ) from error
+    return tuple(patterns)
+
+
+def _named(file: _File, settings: RunSettings) -> dict[str, Path]:
+    """The places that settings name, by key: folders, and what else the file states."""
+    named = {"telemetry": settings.telemetry, "checkpoints": settings.checkpoints}
+    if settings.code is not None:
+        named["code"] = settings.code
+    # a file at its usual place that is a link is told when it is to be copied
+    if settings.config is not None and file.run.config is not None:
+        named["config"] = settings.config
+    if settings.data_index is not None and file.run.data_index is not None:
+        named["data_index"] = settings.data_index.parent  # where its shards lie
+    for number, path in enumerate(settings.logs, start=1):
+        named[f"logs, entry {number}"] = path
+    return named

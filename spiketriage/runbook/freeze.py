@@ -28,11 +28,13 @@ from spiketriage.evidence.telemetry_table import write_parquet
 from spiketriage.incident import next_step, store
 from spiketriage.incident.session import Session
 from spiketriage.nouns.incident import (
+    ALLOWED_OUTSIDE,
     ATTEMPT,
     HARNESS,
     JUDGED,
     LOSS_CANDIDATES,
     ROLLED_BACK,
+    TRIGGER,
     Anchors,
     Artifact,
     Dossier,
@@ -43,6 +45,7 @@ from spiketriage.nouns.incident import (
 )
 from spiketriage.nouns.listing import counted
 from spiketriage.nouns.series import Series
+from spiketriage.readers.boundary import require_allowed
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.readers.telemetry.run.sources import read_telemetry
@@ -73,17 +76,28 @@ def run(
     argv: Sequence[str],
     step: int | None = None,
     dry_run: bool = False,
+    allow_outside: bool = False,
 ) -> StepResult:
     """Freeze the run into a new incident, or finish or link the one of the same onset.
+
+    `allow_outside` lets its settings name places outside the run, now and for what follows.
 
     Raises:
         EvidenceError: the folder is no run, or it cannot be read.
         UsageError: `step` is not a step of this run.
-        RefusedError: the incidents' folder cannot be written.
+        RefusedError: the incidents' folder cannot be written, or settings name a place outside.
         DiskFullError: the disk took no more; what was copied stands.
         BusyError: somebody else works on the same incident.
     """
-    subject = _subject(read_settings(run_folder), step)
+    settings = read_settings(run_folder)
+    if not allow_outside:
+        again = [*_options(step), "--allow-outside"]
+        require_allowed(
+            settings,
+            _allowed_before(run_folder, incidents),
+            hint=next_step.command("freeze", run_folder, incidents, None, *again),
+        )
+    subject = _subject(settings, step)
     known = _known(subject, incidents, incident)
     if dry_run:
         return _plan(
@@ -91,7 +105,7 @@ def run(
             known,
             next_step.command("freeze", run_folder, incidents, None, *_options(step)),
         )
-    if known is not None and _is_whole(known.dossier()):
+    if known is not None and _is_whole(known.dossier(), settings):
         return result(known, next_step.command("hash", run_folder, incidents), again=True)
     ending = _ending(subject)
     at = datetime.now(UTC)
@@ -105,8 +119,19 @@ def run(
     return result(place, next_step.command("hash", run_folder, incidents), again=False)
 
 
-def _is_whole(dossier: Dossier) -> bool:
-    return dossier.freeze is not None and dossier.freeze.is_whole
+def _is_whole(dossier: Dossier, settings: RunSettings) -> bool:
+    is_recorded = {str(place) for place in settings.outside.values()} <= set(
+        dossier.allowed_outside
+    )
+    return dossier.freeze is not None and dossier.freeze.is_whole and is_recorded
+
+
+def _allowed_before(run_folder: Path, incidents: Path | None) -> tuple[str, ...]:
+    """The places outside the run that the latest incident says are allowed."""
+    try:
+        return store.find(run_folder, incidents=incidents, wanted=None).dossier().allowed_outside
+    except (RefusedError, EvidenceError):
+        return ()
 
 
 def _options(step: int | None) -> list[str]:
@@ -153,14 +178,17 @@ def _subject(settings: RunSettings, step: int | None) -> _Subject:
 
 
 def _known(subject: _Subject, incidents: Path | None, wanted: str | None) -> store.Incident | None:
-    """The incident that was asked for, or the first one of the same onset."""
+    """The incident that was asked for, or the newest one of the same onset.
+
+    The newest is what the next step works on: one that a failing disk left empty is filled.
+    """
     run = subject.settings.run
     if wanted is not None:
         return store.find(run, incidents=incidents, wanted=wanted)
     folder = store.incidents_folder(run, incidents)
     ending = _ending(subject)
     if folder.is_dir():
-        names = sorted(path.name for path in folder.iterdir())
+        names = sorted((path.name for path in folder.iterdir()), reverse=True)
     else:
         names = []
     for name in names:
@@ -286,7 +314,7 @@ def _facts(session: Session, subject: _Subject) -> None:
     facts = {
         "run": str(settings.run),
         "run_id": settings.run_id,
-        "trigger": subject.onset.reason,
+        TRIGGER: subject.onset.reason,
         "frozen_by": socket.gethostname(),
         "frozen_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "num_alarms": str(len(subject.onset.alarms)),
@@ -301,6 +329,8 @@ def _facts(session: Session, subject: _Subject) -> None:
         facts["last_step"] = _last_step(subject) or ""
     if subject.onset.attempt is not None:
         facts[ATTEMPT] = str(subject.onset.attempt)
+    for key, place in settings.outside.items():
+        facts[f"{ALLOWED_OUTSIDE}/{key}"] = str(place)
     for number, sentence in enumerate(subject.onset.history):
         facts[f"{ROLLED_BACK}/{number}"] = sentence
     for key, value in facts.items():

@@ -88,7 +88,7 @@ def run(
     """
     settings = read_settings(run_folder)
     place = store.find(run_folder, incidents=incidents, wanted=incident)
-    evidence.require_frozen(place.dossier(), place, run_folder)
+    evidence.require_frozen(place.dossier(), place, settings)
     with place.session(argv) as session:
         dossier = place.dossier()
         say(f"hash: {place.id}: {len(dossier.artifacts)} artifacts")
@@ -98,7 +98,7 @@ def run(
         examined.differing += [*generations.differing, *data.differing]
         examined.unmeasured += [*generations.unmeasured, *data.unmeasured]
         examined.context += [
-            *_code(place.folder, settings, generations),
+            *_code(dossier, settings, generations),
             *_not_visible(dossier, generations),
         ]
         _update(examined, dossier, settings, generations, data)
@@ -154,17 +154,18 @@ def _source(examined: _Examined, artifact: Artifact, source: Path) -> None:
     except EvidenceError as error:
         examined.context.append(f"{error.message}; its copy is kept")
         return
-    if seen == artifact.digest:
+    expected = artifact.source_digest or artifact.digest
+    if seen == expected:
         return
     if artifact.kind in _GROWING:
         examined.context.append(f"{artifact.path}: written since the freeze; the copy stands")
     else:
         examined.differing.append(
-            f"{artifact.path}: changed since the freeze: expected {artifact.digest}, found {seen}"
+            f"{artifact.path}: changed since the freeze: expected {expected}, found {seen}"
         )
 
 
-def _code(folder: Path, settings: RunSettings, generations: Generations) -> Iterator[str]:
+def _code(dossier: Dossier, settings: RunSettings, generations: Generations) -> Iterator[str]:
     """Code trees against the manifests that name them: context, since that accuses nobody."""
     seen: dict[str, str] = {}
     for facts in generations.facts:
@@ -174,11 +175,21 @@ def _code(folder: Path, settings: RunSettings, generations: Generations) -> Iter
         path = settings.run / manifest.code_path
         if not path.is_relative_to(settings.code) or ".." in path.parts:
             continue
-        copy = layout.payload(folder) / layout.CODE / path.relative_to(settings.code)
         if manifest.code_path not in seen:
-            seen[manifest.code_path] = digests.of_tree(copy)
+            seen[manifest.code_path] = _code_digest(dossier, settings.run, path)
         if seen[manifest.code_path] != manifest.code_digest:
             yield f"{manifest.code_path}: is not the code that {facts.name} was written by"
+
+
+def _code_digest(dossier: Dossier, run: Path, folder: Path) -> str:
+    """The digest of a folder of code as the run had it, whatever was redacted in its copy."""
+    parts = {}
+    for artifact in dossier.artifacts:
+        source = run / artifact.path
+        if artifact.kept == "copied" and source.suffix == ".py" and source.is_relative_to(folder):
+            name = source.relative_to(folder).as_posix()
+            parts[name] = artifact.source_digest or artifact.digest
+    return digests.of_mapping(parts)
 
 
 def _not_visible(dossier: Dossier, generations: Generations) -> Iterator[str]:

@@ -34,13 +34,15 @@ MAX_LATER = 3
 class _Walk:
     """One walk through the runbook: where it goes, and the exit code of each step on the way.
 
-    `trust` says that the code of the run may be imported.
+    `trust` says that the code of the run may be imported, `allow_outside` that its settings may
+    name places outside of it.
     """
 
     run_folder: Path
     incidents: Path | None
     incident: str | None
     trust: bool
+    allow_outside: bool
     refusal: str = ""  # why no step was executed, where the run's code is not trusted
     exit_codes: dict[str, int] = field(default_factory=dict)
 
@@ -74,11 +76,13 @@ def run(
     step: int | None = None,
     budget: int | None = None,
     trust: bool = False,
+    allow_outside: bool = False,
 ) -> StepResult:
     """Freeze, hash, check, then replay and branch as bisect proposes, then report.
 
     `budget` is the largest number of step executions; what stands when it is spent is the verdict.
     `trust` says that the code of the run may be imported; without it the checks still speak.
+    `allow_outside` says that its settings may name places outside the run.
 
     Raises:
         SpiketriageError: as the step that failed says; the incident keeps what was found before.
@@ -89,6 +93,7 @@ def run(
         incidents=incidents,
         incident=incident or _latest(run_folder, incidents, step),
         trust=trust,
+        allow_outside=allow_outside,
     )
     first = _triage(walk, step, budget)
     if incident is not None or step is not None or walk.refusal:
@@ -98,7 +103,9 @@ def run(
 
 def _triage(walk: _Walk, step: int | None, budget: int | None) -> StepResult:
     """One incident, from freeze to report."""
-    walk.incident = walk.step("freeze", freeze.run, step=step).incident
+    walk.incident = walk.step(
+        "freeze", freeze.run, step=step, allow_outside=walk.allow_outside
+    ).incident
     walk.step("hash", hash.run)
     walk.step("check", check.run, audit=True)
     verdict = _experiment(walk, budget)
@@ -137,9 +144,7 @@ def _go_on(first: StepResult, walk: _Walk, budget: int | None) -> StepResult:
             f"triage: {latest.verdict} at {latest.incident}; step {later[0]} came later and "
             "is not explained by it"
         )
-        later_walk = _Walk(
-            run_folder=walk.run_folder, incidents=walk.incidents, incident=None, trust=walk.trust
-        )
+        later_walk = replace(walk, incident=None, refusal="", exit_codes={})
         latest = _triage(later_walk, later[0], budget)
         num_steps += latest.data["steps_executed"]
     if latest is first:
@@ -202,7 +207,8 @@ def _experiment(walk: _Walk, budget: int | None) -> StepResult:
 def _exit_code(verdict: StepResult, seen: Mapping[str, int]) -> int:
     """The worst that the verdict does not account for.
 
-    A failed child, code that was not imported, damage, no answer, a gap, in this order.
+    A failed child, code that was not imported, damage, no answer, nothing judged, a gap, in this
+    order.
     """
     if Exit.CHILD_FAILED in seen.values():
         return Exit.CHILD_FAILED
@@ -210,6 +216,8 @@ def _exit_code(verdict: StepResult, seen: Mapping[str, int]) -> int:
         return Exit.REFUSED
     if seen.get("hash") == Exit.INTEGRITY and verdict.verdict not in EXPLAINED:
         return Exit.INTEGRITY
+    if not verdict.exit_code and seen.get("check") == Exit.INCONCLUSIVE:
+        return Exit.INCONCLUSIVE
     if not verdict.exit_code and seen.get("freeze") == Exit.PARTIAL:
         return Exit.PARTIAL
     return verdict.exit_code

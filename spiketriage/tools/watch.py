@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -18,8 +19,9 @@ from spiketriage.detect.detector import Alarm, Detector, Row
 from spiketriage.detect.episodes import Episodes
 from spiketriage.errors import EvidenceError, Exit
 from spiketriage.evidence.judged import candidates, question
-from spiketriage.evidence.onset import rows_at
+from spiketriage.evidence.onset import find_onset, rows_at
 from spiketriage.evidence.progress import say
+from spiketriage.readers.boundary import require_allowed
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 from spiketriage.readers.telemetry.run.sources import read_telemetry
@@ -99,6 +101,8 @@ def follow(place: Path, tell: Tell, *, looks: Iterator[None] | None = None) -> i
     watched, seen = _Watched(), _Seen()
     source, names = _source(place)
     telemetry = read_telemetry(source, names)
+    for sentence in find_onset(telemetry).history:
+        say(f"history: {sentence}")
     detector = Detector(
         logs_at_will=any(segment.identity is None for segment in telemetry.segments)
     )
@@ -198,6 +202,9 @@ def _source(place: Path) -> tuple[Path, Names]:
     if place.is_file():
         return place, DEFAULT
     settings = read_settings(place)
+    require_allowed(
+        settings, (), hint=shlex.join(["spiketriage", "watch", str(settings.telemetry)])
+    )
     return settings.telemetry, Names(columns=settings.columns)
 
 

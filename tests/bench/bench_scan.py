@@ -20,9 +20,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spiketriage.digests import PIECE_BYTES
+
+if TYPE_CHECKING:
+    from spiketriage.evidence.redacting import Rule
 
 NUM_RUNS = 5
 NUM_SMALL_FILES = 64
@@ -140,31 +143,27 @@ def plain_copy(folder: Path) -> None:
 
 
 def copy_and_digest(folder: Path) -> None:
-    """Ours: one pass that reads, digests and writes."""
-    import xxhash
-
-    copy_into(folder, xxhash.xxh3_128())
+    """Ours: one pass that reads, takes both digests and writes."""
+    _copy(folder, None)
 
 
-def copy_and_both_digests(folder: Path) -> None:
-    """Ours as freeze does it for what goes into the bag: SHA-256 as well."""
-    import hashlib
+def copy_and_search(folder: Path) -> None:
+    """Ours for a text log: searched for credentials as well."""
+    from spiketriage.evidence.redacting import rule_of
+    from spiketriage.redaction import KNOWN
 
-    import xxhash
-
-    copy_into(folder, xxhash.xxh3_128(), hashlib.sha256())
+    _copy(folder, rule_of("log", folder / "train.log", b"", KNOWN))
 
 
-def copy_into(folder: Path, *states: object) -> None:
-    """Ours, into the digests that are given."""
+def _copy(folder: Path, rule: Rule | None) -> None:
     from spiketriage.evidence.budget import Budget
-    from spiketriage.evidence.copying import stream_copy
+    from spiketriage.evidence.stream_copy import stream_copy
 
     target = folder.parent / "copy" / "digested"
     stream_copy(
         folder / "file.bin",
         target,
-        states,
+        rule=rule,
         drafts=target.with_name("drafts"),
         budget=Budget(folder),
         alive=lambda _source: None,
@@ -207,8 +206,8 @@ DIGESTS = {
 }
 COPIES = {
     "plain copy": Way(subject="huge", run=plain_copy),
-    "copy + XXH3, one pass": Way(subject="huge", run=copy_and_digest),
-    "copy + XXH3 + SHA-256, one pass": Way(subject="huge", run=copy_and_both_digests),
+    "copy + XXH3 + SHA-256, one pass": Way(subject="huge", run=copy_and_digest),
+    "copy + XXH3 + SHA-256 + credentials": Way(subject="huge", run=copy_and_search),
 }
 SCANS = {
     f"{name} {dtype}": Way(subject=dtype, run=run, is_slow=run is four_operations)

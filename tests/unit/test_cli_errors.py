@@ -112,6 +112,15 @@ def test_every_error_class_has_a_case_here() -> None:
     assert set(below(errors.SpiketriageError)) - tested == special | in_training
 
 
+def test_a_disk_that_fails_is_no_bug() -> None:
+    body = "import errno; raise OSError(errno.EIO, 'Input/output error', '/run/bag.txt')"
+    assert guarded(body, "freeze") == (
+        4,
+        "",
+        "/run/bag.txt: Input/output error: its disk failed; what was recorded before stands\n",
+    )
+
+
 def test_a_bug_keeps_its_traceback_in_a_file(tmp_path: Path) -> None:
     code, out, err = guarded(
         "return 1 / 0", "check", env={**environment(), "TMPDIR": str(tmp_path)}

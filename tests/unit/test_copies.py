@@ -16,26 +16,20 @@ from pathlib import Path
 
 import pytest
 from run_folder import write_run
+from small_disk import filled, free_bytes, small_disk
 
-from spiketriage.errors import NoRoomError
-from spiketriage.evidence import budget, copying, layout
+from spiketriage.errors import NoRoomError, RefusedError
+from spiketriage.evidence import budget, layout, stream_copy
 from spiketriage.incident import store
 from spiketriage.nouns.incident import StepResult
 from spiketriage.readers.telemetry.stores import sqlite_copy
-from spiketriage.runbook import freeze
+from spiketriage.runbook import check, freeze, hash
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("no file system can be mounted here")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk") as mounted:
+        yield mounted
 
 
 def frozen(run: Path) -> StepResult:
@@ -46,8 +40,8 @@ def payload_of(run: Path) -> Path:
     return layout.payload(store.find(run, incidents=None, wanted=None).folder)
 
 
-def test_a_sparse_log_of_two_terabytes_costs_no_disk(small_disk: Path) -> None:
-    run = write_run(small_disk / "run", spike_at=110)
+def test_a_sparse_log_of_two_terabytes_costs_no_disk(disk: Path) -> None:
+    run = write_run(disk / "run", spike_at=110)
     (run / "logs").mkdir(exist_ok=True)
     with (run / "logs" / "core.4711").open("wb") as log:
         log.truncate(1 << 41)
@@ -57,14 +51,13 @@ def test_a_sparse_log_of_two_terabytes_costs_no_disk(small_disk: Path) -> None:
     (gap,) = [gap for gap in result.data["gaps"] if gap["path"] == "logs/core.4711"]
     assert "not copied: 2199023255552 bytes, of which 0 are on the disk" in gap["note"]
     assert (payload_of(run) / "logs" / "out.log").read_text() == "the words of the job\n"
-    disk = os.statvfs(small_disk)
-    assert disk.f_bavail * disk.f_frsize > 20 << 20
+    assert free_bytes(disk) > 20 << 20
     assert not list(run.rglob("*.partial"))
     assert not (payload_of(run).parent / layout.DRAFTS).exists()
 
 
-def test_a_log_that_leaves_no_reserve_is_told_and_the_rest_is_kept(small_disk: Path) -> None:
-    run = write_run(small_disk / "run", spike_at=110)
+def test_a_log_that_leaves_no_reserve_is_told_and_the_rest_is_kept(disk: Path) -> None:
+    run = write_run(disk / "run", spike_at=110)
     (run / "logs").mkdir(exist_ok=True)
     (run / "logs" / "a.log").write_bytes(b"x" * (34 << 20))
     (run / "logs" / "b.log").write_text("short\n", encoding="utf-8")
@@ -139,9 +132,86 @@ def test_a_link_out_of_the_run_is_told_and_not_followed(tmp_path: Path) -> None:
     result = frozen(run)
     assert result.exit_code == 6
     assert {gap["path"] for gap in result.data["gaps"]} == {"logs/out.log", "logs/environ.log"}
-    assert all("is a link out of the run" in gap["note"] for gap in result.data["gaps"])
+    assert all("leads out of the run" in gap["note"] for gap in result.data["gaps"])
     assert (payload_of(run) / "logs" / "inside.log").read_text() == "ours"
     assert not (payload_of(run) / "logs" / "out.log").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "code/r1/trainer.py", "telemetry/rank-00000.attempt-000.seg"]
+)
+def test_no_link_out_of_the_run_is_followed(name: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", spike_at=110)
+    (run / name).replace(tmp_path / "elsewhere")
+    (run / name).symlink_to(tmp_path / "elsewhere")
+    result = frozen(run)
+    assert result.exit_code == 6
+    (gap,) = [gap for gap in result.data["gaps"] if gap["path"] == name]
+    assert gap["note"] == f"not copied: leads out of the run, to {tmp_path / 'elsewhere'}"
+    kept = (path.read_bytes() for path in payload_of(run).rglob("*") if path.is_file())
+    assert (tmp_path / "elsewhere").read_bytes() not in set(kept)
+
+
+def test_a_generation_that_is_a_link_out_of_the_run_is_told_and_neither_read_nor_pinned(
+    tmp_path: Path,
+) -> None:
+    run = write_run(tmp_path / "run", spike_at=110)
+    generation = run / "checkpoints" / "step-000080"
+    generation.rename(tmp_path / "elsewhere")
+    generation.symlink_to(tmp_path / "elsewhere")
+    result = frozen(run)
+    assert result.exit_code == 6
+    assert result.data["known_good"] == "step-000040"
+    notes = {gap["path"]: gap["note"] for gap in result.data["gaps"]}
+    assert notes["checkpoints/step-000080"].startswith("not measured: leads out of the run")
+    pinned = payload_of(run).parent / layout.PINNED / "checkpoints"
+    assert [path.name for path in pinned.iterdir()] == ["step-000040"]
+
+
+@pytest.mark.parametrize("key", ["telemetry", "checkpoints", "code", "config", "logs"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_settings_that_name_a_place_outside_the_run_are_refused_until_somebody_allows_it(
+    key: str, is_link: bool, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "run", spike_at=110)
+    usual = run / ("config.json" if key == "config" else key)
+    place = tmp_path / "elsewhere"
+    usual.rename(place)
+    stated = "linked" if is_link else "../elsewhere"
+    if is_link:
+        (run / stated).symlink_to(place)
+    settings = run / "spiketriage.toml"
+    value = f'["{stated}"]' if key == "logs" else f'"{stated}"'
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(text.replace("[run]", f"[run]\n{key} = {value}"), encoding="utf-8")
+
+    with pytest.raises(RefusedError, match=f"names {place}, outside the run") as refused:
+        frozen(run)
+    assert refused.value.hint == f"spiketriage freeze {run} --allow-outside"
+    assert not (run / ".spiketriage").exists()
+
+    argv = ["spiketriage", "freeze", "--allow-outside"]
+    allowed = freeze.run(run, incidents=None, incident=None, argv=argv, allow_outside=True)
+    assert allowed.exit_code == 0
+    dossier = store.find(run, incidents=None, wanted=None).dossier()
+    assert dossier.allowed_outside == (str(place),)
+    assert dossier.journal[-1].argv == "spiketriage freeze --allow-outside"
+    assert frozen(run).lines[0].endswith("already frozen, nothing to do")
+    checked = check.run(run, incidents=None, incident=None, argv=["spiketriage", "check"])
+    assert checked.exit_code in (0, 1)
+
+
+def test_what_settings_name_outside_since_the_freeze_is_refused_by_what_follows(
+    tmp_path: Path,
+) -> None:
+    run = write_run(tmp_path / "run", spike_at=110)
+    frozen(run)
+    settings = run / "spiketriage.toml"
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(text.replace("[run]", '[run]\ncheckpoints = "/etc"'), encoding="utf-8")
+    for step in (hash.run, check.run):
+        with pytest.raises(RefusedError, match="checkpoints names /etc, outside the run"):
+            step(run, incidents=None, incident=None, argv=["spiketriage"])
 
 
 def test_a_secret_stays_one(tmp_path: Path) -> None:
@@ -159,17 +229,12 @@ def test_a_secret_stays_one(tmp_path: Path) -> None:
     assert store.find(run, incidents=None, wanted=None).folder.stat().st_mode & 0o777 == 0o700
 
 
-def free_bytes(disk: Path) -> int:
-    status = os.statvfs(disk)
-    return status.f_bavail * status.f_frsize
-
-
-def test_many_small_logs_take_no_more_than_their_share_of_a_small_disk(small_disk: Path) -> None:
-    run = write_run(small_disk / "run", spike_at=110)
+def test_many_small_logs_take_no_more_than_their_share_of_a_small_disk(disk: Path) -> None:
+    run = write_run(disk / "run", spike_at=110)
     (run / "logs").mkdir(exist_ok=True)
     for number in range(300):
         (run / "logs" / f"rank-{number:03}.log").write_bytes(os.urandom(100_000))
-    before = free_bytes(small_disk)
+    before = free_bytes(disk)
     result = frozen(run)
     assert result.exit_code == 6
     kept = payload_of(run) / "logs"
@@ -178,35 +243,38 @@ def test_many_small_logs_take_no_more_than_their_share_of_a_small_disk(small_dis
     assert 0 < num_kept < num_logs
     assert (payload_of(run) / "telemetry").is_dir()
     assert not (kept.parent.parent / layout.DRAFTS).exists()
-    assert free_bytes(small_disk) > 3 << 20  # a twentieth of it is the run's
+    assert free_bytes(disk) > 3 << 20  # a twentieth of it is the run's
     named = [gap["path"] for gap in result.data["gaps"] if gap["path"].startswith("logs/")]
     (others,) = [gap for gap in result.data["gaps"] if "more file" in gap["path"]]
     assert others["path"] == f"logs: {num_logs - num_kept - len(named)} more files"
     assert "the last of them logs/rank-299.log" in others["note"]
-    assert before - free_bytes(small_disk) < before / 2
+    assert before - free_bytes(disk) < before / 2
+
+
+def test_any_number_of_modules_leaves_room_for_the_manifests(disk: Path) -> None:
+    run = write_run(disk / "run", spike_at=110)
+    for number in range(300):
+        (run / "code" / "r1" / f"module_{number}.py").write_bytes(b"#" * 100_000)
+    result = frozen(run)
+    assert result.exit_code == 6
+    assert all(gap["path"].startswith(("code/", "identity: ")) for gap in result.data["gaps"])
+    assert len(list((payload_of(run) / "generations").iterdir())) == 3
 
 
 @pytest.mark.parametrize(("left_mb", "is_kept"), [(20, True), (10, False)])
 def test_a_disk_that_is_nearly_full_takes_what_leaves_room_for_the_record(
-    small_disk: Path, left_mb: int, is_kept: bool
+    disk: Path, left_mb: int, is_kept: bool
 ) -> None:
-    run = write_run(small_disk / "run", spike_at=110)
+    run = write_run(disk / "run", spike_at=110)
     (run / "logs").mkdir(exist_ok=True)
     (run / "logs" / "a.log").write_text("short\n", encoding="utf-8")
-    with (small_disk / "other").open("wb") as other:
-        other.write(bytes(free_bytes(small_disk) - (left_mb << 20)))
-    result = frozen(run)
-    assert result.exit_code == (0 if is_kept else 6)
-    assert (payload_of(run) / "logs" / "a.log").exists() == is_kept
-    assert not list(run.rglob(layout.DRAFTS))
-    assert (
-        subprocess.run(
-            [sys.executable, "-m", "spiketriage", "verify", str(run)],
-            check=False,
-            capture_output=True,
-        ).returncode
-        == 0
-    )
+    with filled(disk, left_bytes=left_mb << 20):
+        result = frozen(run)
+        assert result.exit_code == (0 if is_kept else 6)
+        assert (payload_of(run) / "logs" / "a.log").exists() == is_kept
+        assert not list(run.rglob(layout.DRAFTS))
+        verify = [sys.executable, "-m", "spiketriage", "verify", str(run)]
+        assert subprocess.run(verify, check=False, capture_output=True).returncode == 0
 
 
 def test_no_more_files_are_kept_than_anybody_reads(
@@ -261,18 +329,17 @@ def test_a_clone_is_digested_as_it_was_when_it_was_made(
         with source.open("ab") as log:
             log.write(b"written since\n")
 
-    monkeypatch.setattr(copying.fcntl, "ioctl", clone)
-    digest = hashlib.sha256()
-    copying.stream_copy(
+    monkeypatch.setattr(stream_copy.fcntl, "ioctl", clone)
+    copied = stream_copy.stream_copy(
         source,
         target,
-        (digest,),
+        rule=None,
         drafts=tmp_path / "drafts",
         budget=budget.Budget(tmp_path),
         alive=lambda _source: None,
     )
     assert target.read_bytes() == b"as it was\n"
-    assert digest.hexdigest() == hashlib.sha256(b"as it was\n").hexdigest()
+    assert copied.sha256 == hashlib.sha256(b"as it was\n").hexdigest()
 
 
 def test_a_database_is_read_from_a_copy_only_where_there_is_room_for_it(

@@ -60,6 +60,7 @@ def settings_of(run: Path, *logs: Path) -> RunSettings:
         python_path=(),
         launch_kind="torchrun",
         num_processes=1,
+        outside={f"logs/{log}": log for log in logs if not log.is_relative_to(run)},
     )
 
 

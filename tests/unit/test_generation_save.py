@@ -93,6 +93,16 @@ def test_a_load_gives_back_what_was_saved(saved: Path) -> None:
     assert [getattr(after, name) for name in rest] == [getattr(before, name) for name in rest]
 
 
+def test_no_manifest_holds_a_credential(tmp_path: Path) -> None:
+    provenance = replace(PROVENANCE, hparams={"clip": 1.0, "hub_token": "a secret of the hub"})
+    folder = save(tmp_path, step=20, state=state(20), provenance=provenance)
+    assert b"a secret of the hub" not in (folder / "MANIFEST.json").read_bytes()
+    manifest = read_generation(folder, verify=True).manifest
+    assert manifest is not None
+    assert manifest.hparams["clip"] == 1.0
+    assert manifest.hparams["hub_token"].startswith("redacted-sha256-")
+
+
 def test_torch_alone_reads_the_tensors_under_its_own_names(saved: Path) -> None:
     import torch.distributed.checkpoint as dcp
 

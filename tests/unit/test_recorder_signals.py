@@ -525,7 +525,8 @@ def test_identity_holds_what_is_asked_for_and_no_secret(
         device="cpu",
         precision="fp32",
         kernel="math",
-        hparams={},
+        hparams={"lr": 0.1, "hub_token": "secret of the hub"},
+        environment=["OMP_NUM_THREADS", "WANDB_API_KEY"],
         tokenizer=tmp_path / "tokenizer.json",
         dataset=tmp_path / "index.json",
     )
@@ -535,6 +536,8 @@ def test_identity_holds_what_is_asked_for_and_no_secret(
     assert found == identity
     assert found is not None
     assert found.environment["OMP_NUM_THREADS"] == "3"
+    assert found.environment["WANDB_API_KEY"].startswith("redacted-sha256-")
+    assert found.hparams["lr"] == 0.1
     assert b"secret" not in recorder.path.read_bytes()
     assert len({found.tokenizer_digest, found.dataset_digest, found.config_digest, ""}) == 4
 

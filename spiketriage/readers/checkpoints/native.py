@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from spiketriage import redaction
 from spiketriage.digests import of_bytes
 from spiketriage.errors import CorruptFileError, EvidenceError
 from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts, Manifest
@@ -111,7 +112,7 @@ def parse_manifest(path: Path, data: bytes) -> Manifest:
         raise CorruptFileError(
             path, "content", expected=f"a manifest {wire.SCHEMA}", seen=error
         ) from error
-    return manifest
+    return replace(manifest, hparams=redaction.settings(manifest.hparams))
 
 
 def _is_complete(path: Path, manifest: bytes, measured: _Measured) -> bool:

@@ -15,6 +15,7 @@ from spiketriage.errors import EvidenceError
 from spiketriage.foreign_text import printable
 from spiketriage.nouns.telemetry import Event, EventFacts
 from spiketriage.readers.look import Look, look_at_file
+from spiketriage.redaction import shapes
 
 # A longer line is read in pieces: the longest real one seen has 14,765 characters.
 MAX_LINE_BYTES = 64 << 10
@@ -189,8 +190,8 @@ def integer(text: str | None) -> int | None:
 
 
 def short(text: str) -> str:
-    """`text` on one line, cut where a sentence would become unreadable."""
-    line = printable(" ".join(text.split()))
+    """`text` on one line, without credentials, cut where a sentence would become unreadable."""
+    line = printable(" ".join(shapes(text).text.split()))
     if len(line) <= MAX_TEXT:
         return line
     return f"{line[:MAX_TEXT]}…"

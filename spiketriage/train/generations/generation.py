@@ -17,7 +17,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from spiketriage import digests, durable
+from spiketriage import digests, durable, redaction
 from spiketriage.errors import CorruptFileError, EvidenceError, PartialError
 from spiketriage.nouns.checkpoint import Manifest
 from spiketriage.nouns.file import StoredFile
@@ -253,6 +253,7 @@ def _complete(folder: Path, staged: Staged, parts: list[_Part], rank: int) -> No
         raise EvidenceError("the data cursor is said to be global, but differs between ranks")
     by_rank = {wire.rank_name(rank): part.digests for rank, part in enumerate(parts)}
     stated = {name: getattr(staged.provenance, name) for name in Provenance.__slots__}
+    stated["hparams"] = redaction.settings(staged.provenance.hparams)
     manifest = Manifest(
         generation=folder.name,
         step=staged.step,

@@ -1,6 +1,7 @@
 """The identity in a segment's header: code, config, data, device, placement, versions, environment.
 
-It records no environment variable outside `ALLOWED`: what is not asked for cannot leak.
+It records no environment variable outside `ALLOWED`, since what is not asked for cannot leak, and
+of a credential that is asked for its digest.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from spiketriage import __version__, digests
+from spiketriage import __version__, digests, redaction
 from spiketriage.nouns.telemetry import Identity
 from spiketriage.train.recording import fingerprint
 
@@ -110,11 +111,13 @@ def identify(
         code_path=code_path,
         code_digest=digests.of_tree(code),
         config_digest=digests.of_file(config),
-        hparams=dict(hparams),
+        hparams=redaction.settings(hparams),
         versions=_versions(),
         tokenizer_digest=_digest_of(tokenizer),
         dataset_digest=_digest_of(dataset),
-        environment={name: os.environ[name] for name in environment if name in os.environ},
+        environment=redaction.settings(
+            {name: os.environ[name] for name in environment if name in os.environ}
+        ),
         placement=_placement(device, mesh),
         link_digest=link_digest,
     )

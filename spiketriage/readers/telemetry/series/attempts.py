@@ -1,11 +1,11 @@
-"""Cuts the points of one source and rank into attempts, where a metric goes back in steps.
+"""Cuts the points of one source and rank into attempts, where a metric goes back or repeats a step.
 
 This module never drops or reorders a point, and never cuts where a reader knows the attempts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,6 +16,10 @@ from spiketriage.nouns.series import Floats, Integers, Rollback, Series
 from spiketriage.readers.telemetry.series.names import Names
 
 MAX_ATTEMPTS = 1000  # a source that goes back more often was written by several processes at once
+# A job that dies right behind a checkpoint logs one step twice. A log that repeats steps more often
+# has several rows a step: ranks, splits, or an evaluation beside the training.
+MAX_REPEATED_STEPS = 3
+REPEATING = ("loss/mean", "grad/norm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,11 @@ def cut(columns: Sequence[Column], begun: Sequence[int], origin: Origin, names: 
     blocks = [column.points for column in columns]
     starts, notes = list(begun), list[str]()
     if origin.may_split:
-        starts, notes = _starts(blocks)
+        trained = set()
+        for column in columns:
+            if names.canonical(column.written_as) in REPEATING:
+                trained.add(id(column.points.steps))
+        starts, notes = _starts(blocks, trained)
     series: list[Series] = []
     for column in columns:
         series += _series(column, starts, origin, names)
@@ -91,26 +99,29 @@ def cut(columns: Sequence[Column], begun: Sequence[int], origin: Origin, names: 
     )
 
 
-def _starts(blocks: Iterable[Block]) -> tuple[list[int], list[str]]:
-    """The rows at which an attempt begins: a metric goes back behind a step that this one has."""
+def _starts(blocks: Iterable[Block], trained: Collection[int]) -> tuple[list[int], list[str]]:
+    """The rows at which an attempt begins: a metric goes back behind a step that this one has.
+
+    Where one of `trained`, by the identity of its steps, takes a step again and goes on, too.
+    """
     back: list[Integers] = []
-    num_repeated = 0
+    repeated: list[Integers] = []
     seen: set[int] = set()  # columns of one table share their arrays
     for block in blocks:
         if id(block.steps) in seen:
             continue
         seen.add(id(block.steps))
         falls = np.flatnonzero(block.steps[1:] < block.steps[:-1])
-        back.append(np.stack([block.rows[falls + 1], block.rows[falls]], axis=1))
-        repeats = np.count_nonzero(block.steps[1:] == block.steps[:-1])
-        num_repeated = max(num_repeated, int(repeats))
-    notes = []
-    if num_repeated:
-        notes = [f"up to {num_repeated} points of a metric repeat the step before them; all kept"]
+        repeats = np.flatnonzero(block.steps[1:] == block.steps[:-1])
+        back.append(_edges(block, falls))
+        if id(block.steps) in trained:
+            back.append(_edges(block, _taken_again(block, repeats)))
+        repeated.append(block.rows[repeats + 1])
     starts: list[int] = []
     for row, previous in np.unique(np.concatenate(back), axis=0).tolist() if back else []:
         if not starts or previous >= starts[-1]:
             starts.append(row)
+    notes = list(_of_repeats(repeated, starts))
     if len(starts) > MAX_ATTEMPTS:
         notes.append(
             f"steps go back {len(starts)} times, as where several processes write at once: "
@@ -118,6 +129,28 @@ def _starts(blocks: Iterable[Block]) -> tuple[list[int], list[str]]:
         )
         return [], notes
     return starts, notes
+
+
+def _of_repeats(repeated: Iterable[Integers], starts: Sequence[int]) -> Iterator[str]:
+    """What is said of repeated steps that begin no attempt."""
+    num_kept = 0
+    for rows in repeated:
+        num_kept = max(num_kept, int(np.count_nonzero(~np.isin(rows, starts))))
+    if num_kept:
+        yield f"up to {num_kept} points of a metric repeat the step before them; all kept"
+
+
+def _edges(block: Block, places: Integers) -> Integers:
+    """The rows behind and before each of these places."""
+    return np.stack([block.rows[places + 1], block.rows[places]], axis=1)
+
+
+def _taken_again(block: Block, repeats: Integers) -> Integers:
+    """Of the places before a repeated step those at which a run went on from a checkpoint."""
+    if len(repeats) > MAX_REPEATED_STEPS:
+        return repeats[:0]
+    # The first row may be an evaluation before the training, the last that of a trainer that ends.
+    return repeats[(repeats > 0) & (repeats + 2 < len(block.steps))]
 
 
 def _series(

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from spiketriage import redaction
 from spiketriage.errors import CorruptFileError
 from spiketriage.nouns.series import LogFacts, Series
 from spiketriage.nouns.telemetry import Identity, Link, LoadRecord, Notice, Segment, StepRecord
@@ -188,7 +189,7 @@ def _header(path: Path, payload: bytes) -> tuple[dict[str, Any], Identity]:
         raise CorruptFileError(
             path, "header frame", expected="a telemetry header", seen=error
         ) from error
-    return header, identity
+    return header, replace(identity, hparams=redaction.settings(identity.hparams))
 
 
 def _take(content: _Content, frame: wire.Frame) -> None:
