@@ -208,10 +208,17 @@ def test_what_settings_name_outside_since_the_freeze_is_refused_by_what_follows(
     frozen(run)
     settings = run / "spiketriage.toml"
     text = settings.read_text(encoding="utf-8")
-    settings.write_text(text.replace("[run]", '[run]\ncheckpoints = "/etc"'), encoding="utf-8")
+    place = tmp_path / "elsewhere"
+    (run / "checkpoints").rename(place)
+    named = f'[run]\ncheckpoints = "{place}"'
+    settings.write_text(text.replace("[run]", named), encoding="utf-8")
     for step in (hash.run, check.run):
-        with pytest.raises(RefusedError, match="checkpoints names /etc, outside the run"):
+        with pytest.raises(RefusedError, match=f"checkpoints names {place}, outside the run"):
             step(run, incidents=None, incident=None, argv=["spiketriage"])
+    argv = ["spiketriage", "freeze", "--allow-outside"]
+    freeze.run(run, incidents=None, incident=None, argv=argv, allow_outside=True)
+    for step in (hash.run, check.run):
+        step(run, incidents=None, incident=None, argv=["spiketriage"])
 
 
 def test_a_secret_stays_one(tmp_path: Path) -> None:
