@@ -6,7 +6,7 @@ This module never judges and never opens a file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spiketriage.nouns.checkpoint import GenerationFacts, Manifest
@@ -34,7 +34,8 @@ class RankDumps:
 class View:
     """The evidence of one incident as the checks see it.
 
-    `anchors` are those found before any check ran.
+    `anchors` are those found before any check ran; `config` is the run's configuration by dotted
+    key, empty where there is none that can be read.
     """
 
     telemetry: Telemetry
@@ -45,6 +46,7 @@ class View:
     settings: RunSettings
     events: tuple[Event, ...] = ()
     dumps: tuple[RankDumps, ...] = ()
+    config: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def suspect(self) -> int | None:

@@ -21,6 +21,7 @@ from spiketriage.nouns.data import DataIndex
 from spiketriage.nouns.incident import ATTEMPT, Dossier, RunSettings
 from spiketriage.readers.boundary import require_allowed
 from spiketriage.readers.checkpoints.native import parse_manifest
+from spiketriage.readers.config_file import read_config
 from spiketriage.readers.data.native_index import read_index
 from spiketriage.readers.events.folder import read_events
 from spiketriage.readers.telemetry.run.lineage import Telemetry
@@ -57,7 +58,19 @@ def load_view(incident: Incident, settings: RunSettings) -> View:
         anchors=dossier.anchors,
         settings=settings,
         dumps=rank_dumps(payload / layout.LOGS),
+        config=_config(payload / layout.CONFIG, settings),
     )
+
+
+def _config(copy: Path, settings: RunSettings) -> dict[str, object]:
+    """The frozen configuration; empty where there is none, or none that can be read."""
+    if settings.config is None:
+        return {}
+    try:
+        stated = read_config(settings.config, copy=copy)
+    except (EvidenceError, RefusedError):
+        return {}
+    return {setting.name: setting.value for setting in stated}
 
 
 def _telemetry(folder: Path, settings: RunSettings) -> Telemetry:

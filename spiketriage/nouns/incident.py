@@ -31,6 +31,7 @@ HARNESS = "harness"
 # the facts that say what an onset rests on: the signals that were judged, the last attempt that
 # counts where a later one took its steps again, and what was rolled back
 JUDGED, ATTEMPT, ROLLED_BACK = "judged", "attempt", "rolled back"
+TRIGGER = "trigger"  # what the scan for spikes came to, in words
 LOSS_CANDIDATES = "loss candidates"  # keys that look like a loss and are not known as one, as JSON
 ALLOWED_OUTSIDE = "allowed outside"  # with a key of the settings: the place that it may name
 CauseClass = Literal["data", "optimization", "numerics", "systems"]

@@ -40,15 +40,16 @@ class Setting:
         return ".".join(self.keys)
 
 
-def read_config(path: Path) -> tuple[Setting, ...]:
-    """The settings in the file `path`, in its order.
+def read_config(path: Path, *, copy: Path | None = None) -> tuple[Setting, ...]:
+    """The settings in the file `path`, or in a `copy` of it under another name, in its order.
 
     Raises:
         EvidenceError: it is missing, too large or cannot be read.
         CorruptFileError: it is not what its suffix says.
         RefusedError: it is YAML, which needs a library that is none of ours.
     """
-    seen = look_at_file(path)
+    kept = copy or path
+    seen = look_at_file(kept)
     if path.suffix.lower() in _YAML:
         raise RefusedError(
             f"{path}: YAML is not read here: convert it to JSON first", hint=_conversion(path)
@@ -61,7 +62,7 @@ def read_config(path: Path) -> tuple[Setting, ...]:
             seen=seen.size_bytes,
         )
     try:
-        data = path.read_bytes()
+        data = kept.read_bytes()
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read: {error.strerror or error}") from error
     return flattened(_parsed(path, data), path.name)

@@ -8,7 +8,7 @@ findings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -17,12 +17,12 @@ from spiketriage.diagnosis.checks import CHECKS, Check
 from spiketriage.diagnosis.findings import untestable
 from spiketriage.diagnosis.role import stamp
 from spiketriage.diagnosis.view import View
-from spiketriage.errors import SpiketriageError
+from spiketriage.errors import Exit, SpiketriageError
 from spiketriage.evidence.frozen import load_view
-from spiketriage.evidence.onset import NOT_JUDGED
+from spiketriage.evidence.onset import NOTHING
 from spiketriage.incident import next_step, store
 from spiketriage.incident.store import Incident
-from spiketriage.nouns.incident import Anchors, Finding, Spike, StepResult
+from spiketriage.nouns.incident import JUDGED, TRIGGER, Anchors, Dossier, Finding, Spike, StepResult
 from spiketriage.nouns.listing import counted
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
@@ -61,13 +61,18 @@ def run(
         if anchors != dossier.anchors:
             session.anchors(anchors)
         record_plan(session, place, view)
-        session.exit_code = int(any(_is_against(finding) for finding in findings))
+        session.exit_code = _exit_code(dossier, findings)
     following = next_step.after_check(anchors, has_harness=bool(view.settings.harness))
     return StepResult(
         incident=place.id,
         exit_code=session.exit_code,
         verdict="",
-        lines=(*_headline(view, spike, anchors, audit=audit), *table(findings)),
+        lines=(
+            *_headline(dossier, anchors, audit=audit),
+            *_notes(view.telemetry),
+            *_judged(dossier.facts),
+            *table(findings),
+        ),
         data={"findings": [asdict(finding) for finding in findings], "anchors": asdict(anchors)},
         next_commands=(next_step.command(following, run_folder, incidents, incident),),
     )
@@ -158,6 +163,26 @@ def _is_against(finding: Finding) -> bool:
     return finding.judged and finding.outcome in AGAINST
 
 
+def _exit_code(dossier: Dossier, findings: Sequence[Finding]) -> Exit:
+    """Against the run, or nothing against it; undecided where no series of it was judged."""
+    if any(_is_against(finding) for finding in findings):
+        return Exit.AGAINST
+    if dossier.spike.suspect is None and _trigger(dossier) != NOTHING:
+        return Exit.INCONCLUSIVE
+    return Exit.DONE
+
+
+def _trigger(dossier: Dossier) -> str:
+    """What the scan for spikes came to, which no later check replaces."""
+    return dossier.facts.get(TRIGGER, NOTHING)
+
+
+def _judged(facts: Mapping[str, str]) -> Iterator[str]:
+    """Which signals were scanned for spikes, and over how many rows."""
+    if facts.get(JUDGED):
+        yield f"judged: {facts[JUDGED]}"
+
+
 def _view(place: Incident, run_folder: Path, spike: Spike) -> View:
     """The evidence with the anchors of `freeze`, so that a second `check` finds the same again."""
     view = load_view(place, read_settings(run_folder))
@@ -166,13 +191,14 @@ def _view(place: Incident, run_folder: Path, spike: Spike) -> View:
     return replace(view, anchors=replace(view.anchors, onset=spike.onset, suspect=spike.suspect))
 
 
-def _headline(view: View, spike: Spike, anchors: Anchors, *, audit: bool) -> tuple[str, ...]:
+def _headline(dossier: Dossier, anchors: Anchors, *, audit: bool) -> tuple[str, ...]:
+    spike, trigger = dossier.spike, _trigger(dossier)
     if spike.suspect is not None:
         lines = []
-    elif view.anchors is not None and view.anchors.reason.startswith(NOT_JUDGED):
-        lines = [view.anchors.reason]
-    else:
+    elif trigger == NOTHING:
         lines = ["nothing spiked; this is an audit of the whole history"]
+    else:
+        lines = [trigger]
     if spike.suspect is None and anchors.suspect is not None:
         lines.append(f"step {anchors.suspect} is the first finding")
     if spike.suspect is not None and audit:
@@ -184,11 +210,11 @@ def _headline(view: View, spike: Spike, anchors: Anchors, *, audit: bool) -> tup
             before = f"step {spike.onset}"
         lines.append(f"onset moved from {before} to step {anchors.onset}: {anchors.reason}")
         lines.append(f"known good: {anchors.known_good or 'none'}")
-    return (*lines, *(f"note: {text}" for text in _notes(view.telemetry)))
+    return tuple(lines)
 
 
 def _notes(telemetry: Telemetry) -> Iterator[str]:
-    yield from telemetry.problems
-    yield from telemetry.notes
+    for text in (*telemetry.problems, *telemetry.notes):
+        yield f"note: {text}"
     for lost in telemetry.lost:
-        yield f"rank {lost.rank}: {lost.span} unreadable, not compared"
+        yield f"note: rank {lost.rank}: {lost.span} unreadable, not compared"

@@ -34,6 +34,7 @@ from spiketriage.nouns.incident import (
     JUDGED,
     LOSS_CANDIDATES,
     ROLLED_BACK,
+    TRIGGER,
     Anchors,
     Artifact,
     Dossier,
@@ -313,7 +314,7 @@ def _facts(session: Session, subject: _Subject) -> None:
     facts = {
         "run": str(settings.run),
         "run_id": settings.run_id,
-        "trigger": subject.onset.reason,
+        TRIGGER: subject.onset.reason,
         "frozen_by": socket.gethostname(),
         "frozen_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "num_alarms": str(len(subject.onset.alarms)),

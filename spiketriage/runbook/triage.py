@@ -207,7 +207,8 @@ def _experiment(walk: _Walk, budget: int | None) -> StepResult:
 def _exit_code(verdict: StepResult, seen: Mapping[str, int]) -> int:
     """The worst that the verdict does not account for.
 
-    A failed child, code that was not imported, damage, no answer, a gap, in this order.
+    A failed child, code that was not imported, damage, no answer, nothing judged, a gap, in this
+    order.
     """
     if Exit.CHILD_FAILED in seen.values():
         return Exit.CHILD_FAILED
@@ -215,6 +216,8 @@ def _exit_code(verdict: StepResult, seen: Mapping[str, int]) -> int:
         return Exit.REFUSED
     if seen.get("hash") == Exit.INTEGRITY and verdict.verdict not in EXPLAINED:
         return Exit.INTEGRITY
+    if not verdict.exit_code and seen.get("check") == Exit.INCONCLUSIVE:
+        return Exit.INCONCLUSIVE
     if not verdict.exit_code and seen.get("freeze") == Exit.PARTIAL:
         return Exit.PARTIAL
     return verdict.exit_code

@@ -19,7 +19,7 @@ from spiketriage.detect.detector import Alarm, Detector, Row
 from spiketriage.detect.episodes import Episodes
 from spiketriage.errors import EvidenceError, Exit
 from spiketriage.evidence.judged import candidates, question
-from spiketriage.evidence.onset import rows_at
+from spiketriage.evidence.onset import find_onset, rows_at
 from spiketriage.evidence.progress import say
 from spiketriage.readers.boundary import require_allowed
 from spiketriage.readers.settings import read_settings
@@ -101,6 +101,8 @@ def follow(place: Path, tell: Tell, *, looks: Iterator[None] | None = None) -> i
     watched, seen = _Watched(), _Seen()
     source, names = _source(place)
     telemetry = read_telemetry(source, names)
+    for sentence in find_onset(telemetry).history:
+        say(f"history: {sentence}")
     detector = Detector(
         logs_at_will=any(segment.identity is None for segment in telemetry.segments)
     )

@@ -15,6 +15,7 @@ from spiketriage.diagnosis.checks import ids, lr_schedule
 from spiketriage.diagnosis.effect import without_effect
 from spiketriage.diagnosis.experiment import Arm
 from spiketriage.diagnosis.launch import make_row
+from spiketriage.diagnosis.schedule import scheduled_lr
 from spiketriage.wire.trial import Factors, Trial
 
 
@@ -76,7 +77,7 @@ def test_schedules_that_count_from_zero_are_those_that_torch_computes(kind: str)
         "first": 0,
     }
     for step in range(1, 101):
-        assert lr_schedule.scheduled_lr(schedule, step) == pytest.approx(
+        assert scheduled_lr(schedule, step) == pytest.approx(
             scheduler.get_last_lr()[0], rel=1e-9
         ), step
         optimizer.step()

@@ -28,6 +28,7 @@ from spiketriage.diagnosis.checks import (
     restored_state,
     run_identity,
 )
+from spiketriage.diagnosis.schedule import scheduled_lr
 
 SEEDS = range(6)
 
@@ -48,9 +49,7 @@ def test_the_schedule_is_the_one_that_torch_computes():
         "total_steps": 300,
     }
     for step in range(1, 300):
-        assert lr_schedule.scheduled_lr(schedule, step) == pytest.approx(
-            both.get_last_lr()[0], rel=1e-9
-        ), step
+        assert scheduled_lr(schedule, step) == pytest.approx(both.get_last_lr()[0], rel=1e-9), step
         optimizer.step()
         both.step()
 
@@ -58,9 +57,9 @@ def test_the_schedule_is_the_one_that_torch_computes():
 def test_known_points_of_the_schedule():
     points = {1: 3e-4, 10: 3e-3, 105: 1.65e-3, 200: 3e-4, 500: 3e-4}
     for step, expected in points.items():
-        assert lr_schedule.scheduled_lr(SCHEDULE, step) == pytest.approx(expected, rel=1e-12)
-    assert lr_schedule.scheduled_lr({"kind": "constant", "peak": 0.5}, 7) == 0.5
-    assert lr_schedule.scheduled_lr({"kind": "one-cycle"}, 7) is None
+        assert scheduled_lr(SCHEDULE, step) == pytest.approx(expected, rel=1e-12)
+    assert scheduled_lr({"kind": "constant", "peak": 0.5}, 7) == 0.5
+    assert scheduled_lr({"kind": "one-cycle"}, 7) is None
 
 
 @pytest.mark.parametrize("shift", [40, 33, 5])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from telemetry_files import LFS_POINTER, one, points
 
@@ -179,7 +179,15 @@ records = st.lists(
 )
 
 
+def test_nan_and_infinity_stay_apart_beside_a_key_that_holds_nothing(tmp_path: Path) -> None:
+    values = [math.nan, math.inf, -math.inf, 1.0]
+    rows = [{"step": step, "loss": value, "a": None} for step, value in enumerate(values)]
+    series = one(read(write(tmp_path / "a.jsonl", rows)), "loss/mean")
+    assert series.values.tolist() == pytest.approx(values, nan_ok=True)
+
+
 @settings(max_examples=200, deadline=None)
+@example(rows=[{"step": 0, "loss": math.nan, "a": None}], is_whole=False)
 @given(rows=records, is_whole=st.booleans())
 def test_a_block_read_at_once_is_what_its_lines_are(
     rows: list[dict[str, object]], is_whole: bool

@@ -129,6 +129,20 @@ def test_a_log_that_grows_is_followed_and_no_step_is_judged_twice(tmp_path: Path
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_a_spike_that_was_rolled_back_is_said_and_is_no_alarm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = trace(180, s150=9.0), trace(200)
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"".join(lines([*first, *second[120:]])))
+    told: list[int] = []
+    code = watch.follow(path, lambda alarm: told.append(alarm.step), looks=iter([None]))
+    assert (code, told) == (0, [])
+    said = capsys.readouterr().err
+    assert "history: attempt 0: steps 121 to 180 were rolled back; step 150: loss 9 is" in said
+    assert "attempt 1 took it again and did not spike there" in said
+
+
 def _start(*words: str, **more: object) -> subprocess.Popen[str]:
     def hear() -> None:  # a test command started in the background hands an ignored SIGINT down
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from spiketriage.evidence.frozen import load_view
 from spiketriage.evidence.judged import candidates
@@ -78,7 +79,32 @@ def test_later_steps_say_what_was_judged_and_call_nothing_quiet_unseen(tmp_path:
     assert f"judged: {judged}" in shown.lines
     assert shown.data["judged"] == judged
     assert checked.lines[0].startswith("no series was judged as the loss; candidates: my_loss")
+    assert f"judged: {judged}" in checked.lines
+    assert checked.exit_code == 5
     assert f"Judged: {judged}." in page.read_text(encoding="utf-8")
+
+
+def test_checks_of_a_run_without_telemetry_never_say_that_nothing_spiked(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    torch.save({"model": {"w": torch.ones(4, 4)}, "step": 5}, run / "step_5.pt")
+    frozen(run)
+    for _ in range(2):  # the second time sees the anchors that the first left
+        checked = check.run(run, incidents=None, incident=None, argv=["spiketriage", "check"])
+        assert checked.exit_code == 5
+        assert checked.lines[0].startswith("no telemetry: nothing could be scanned")
+        assert not any("nothing spiked" in line for line in checked.lines)
+
+
+def test_checks_of_a_run_whose_loss_was_judged_end_with_zero_and_say_what_was(
+    tmp_path: Path,
+) -> None:
+    run = run_of(tmp_path / "run", healthy("loss"))
+    frozen(run)
+    checked = check.run(run, incidents=None, incident=None, argv=["spiketriage", "check"])
+    assert checked.exit_code == 0
+    assert checked.lines[0] == "nothing spiked; this is an audit of the whole history"
+    assert "judged: loss (300 rows, full rules); no gradient norm on any line" in checked.lines
 
 
 @pytest.mark.parametrize(("num", "rules"), [(20, "start-up rule only"), (300, "full rules")])

@@ -13,6 +13,7 @@ from typing import Any
 
 from spiketriage.diagnosis.findings import agrees, untestable
 from spiketriage.diagnosis.role import TESTS_CAUSES, Emission
+from spiketriage.diagnosis.schedule import WARMUP_KINDS, scheduled_lr
 from spiketriage.diagnosis.view import View
 from spiketriage.nouns.incident import Finding, Where
 from spiketriage.nouns.listing import counted
@@ -22,7 +23,6 @@ EMITS = {NAME: Emission(role=TESTS_CAUSES, dates_onset=True)}
 # a schedule in float32 is good to 6e-8; the smallest fault worth a page moves lr by a percent
 RELATIVE_TOLERANCE = 1e-6
 ABSOLUTE_TOLERANCE = 1e-15
-WARMUP_KINDS = ("warmup-cosine", "warmup-linear", "warmup-constant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,33 +35,6 @@ class _Applied:
     seen: float
     expected: float
     schedule: Mapping[str, Any]
-
-
-def scheduled_lr(schedule: Mapping[str, Any], step: int) -> float | None:
-    """The learning rate of `step` (1-based); None for a schedule of a kind that is not known.
-
-    `first` is what the schedule's own counter says at step 1: 1 unless stated, 0 in torch's
-    schedulers.
-
-    Raises:
-        KeyError, TypeError, ValueError: a schedule of a known kind lacks a number.
-    """
-    kind = schedule.get("kind")
-    if kind == "constant":
-        return _number(schedule, "peak")
-    if kind not in WARMUP_KINDS:
-        return None
-    counter = step - 1 + int(schedule.get("first", 1))
-    peak, warmup = _number(schedule, "peak"), int(schedule["warmup_steps"])
-    if counter < warmup:
-        return peak * counter / warmup
-    if kind == "warmup-constant":
-        return peak
-    floor, total = _number(schedule, "floor"), int(schedule["total_steps"])
-    left = 1 - min(1.0, (counter - warmup) / max(1, total - warmup))
-    if kind == "warmup-cosine":
-        left = 0.5 * (1 - math.cos(math.pi * left))
-    return floor + (peak - floor) * left
 
 
 def run(view: View) -> tuple[Finding, ...]:
@@ -85,10 +58,6 @@ def _untestable_because(schedules: Mapping[int, Mapping[str, Any]]) -> str:
         return "no step recorded its learning rate"
     kinds = {str(schedule.get("kind")) for schedule in schedules.values()}
     return f"schedule of unknown kind {', '.join(sorted(kinds))}"
-
-
-def _number(schedule: Mapping[str, Any], name: str) -> float:
-    return float(schedule[name] if name in schedule else schedule[f"{name}_lr"])
 
 
 def _schedules(view: View) -> dict[int, Mapping[str, Any]]:

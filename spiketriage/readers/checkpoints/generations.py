@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from spiketriage.errors import EvidenceError
 from spiketriage.nouns.checkpoint import CheckpointFacts, Damage, GenerationFacts, Measurement
 from spiketriage.nouns.file import StoredFile
-from spiketriage.readers.checkpoints import native
+from spiketriage.readers.checkpoints import native, rank_files
 from spiketriage.readers.checkpoints.building.folder import some
 from spiketriage.readers.checkpoints.comparison import Measured, differences
 from spiketriage.readers.discover import CONVINCED, Claim, claims_on, discover
@@ -51,7 +51,7 @@ def read_generations(
         return _by_step(generations)
     claims = discover(folder, wanted=lambda claim: claim.kind == "checkpoint").claims
     readings = [_read(claim, folder, verify=verify, executor=executor) for claim in claims]
-    return _by_step(_compared(readings))
+    return _by_step(_compared(_among_ranks(readings)))
 
 
 def read_generation(
@@ -78,19 +78,46 @@ class _Reading:
     measured: Measured | None = None
 
 
+def _among_ranks(readings: Iterable[_Reading]) -> Iterator[_Reading]:
+    """Each file that a rank saved, with what the first rank's of the same step says against it."""
+    firsts: dict[str, Measured] = {}
+    for reading in sorted(readings, key=lambda reading: reading.generation.name):
+        generation, measured = reading.generation, reading.measured
+        file = rank_files.rank_file(generation.name)
+        if file is None or measured is None or not generation.complete:
+            yield reading
+            continue
+        first = firsts.setdefault(file.shared_name, measured)
+        if first is measured:
+            yield reading
+            continue
+        parted = rank_files.compared(first, measured)
+        generation = replace(
+            generation,
+            odd=(*generation.odd, *parted.odd),
+            notes=(*generation.notes, *parted.notes),
+        )
+        yield replace(reading, generation=generation)
+
+
 def _compared(readings: Iterable[_Reading]) -> Iterator[GenerationFacts]:
-    """Each generation, with what cannot have become of the one before it in its folder."""
-    before: dict[Path, Measured] = {}
+    """Each generation, with what cannot have become of the one before it in its folder.
+
+    What a rank saved is compared with what the same rank saved before.
+    """
+    before: dict[tuple[Path, int | None], Measured] = {}
     for reading in sorted(readings, key=lambda reading: _order(reading.generation)):
         generation, measured = reading.generation, reading.measured
         if measured is None or not generation.complete:
             yield generation
             continue
-        earlier = before.get(generation.path.parent)
+        file = rank_files.rank_file(generation.path.name)
+        line = generation.path.parent, None if file is None else file.rank
+        earlier = before.get(line)
         if earlier is not None and earlier.facts.layout == generation.layout:
             odd = tuple(differences(earlier, measured))
             generation = replace(generation, odd=(*generation.odd, *odd))
-        before[generation.path.parent] = measured
+        before[line] = measured
         yield generation
 
 

@@ -41,6 +41,9 @@ _COLLISION = re.compile(
     r"\[(?:default|rank)\d+\]:|\[[Rr]ank \d+\]|\biteration\s{1,20}\d+/\s*\d+\s?\|"
 )
 _CUT = "…"
+_DOTS = " ....."  # between the name and the value of an argument, as they are printed at the start
+_ARGUMENT = re.compile(r"\s{0,8}(?P<name>\w{1,80}) \.{2,80} (?P<value>\S.{0,200})\Z")
+MAX_ARGUMENTS = 2000  # Megatron-LM has some 400
 _LAUNCHER = re.compile(r"\[(?:default|rank)\d+\]:")
 
 
@@ -69,6 +72,13 @@ class _Iterations:
             log.match(line)
         elif not heads and not deepspeed_lines.offer(line, log) and _looks_torn(line):
             log.near_miss(line)
+        self._argument(line)
+
+    def _argument(self, line: TextLine) -> None:
+        """Keep an argument of the newest start: the schedule is among them."""
+        argument = _ARGUMENT.match(line.text.rstrip())
+        if argument and len(self.log.identity) < MAX_ARGUMENTS:
+            self.log.identity[f"argument/{argument['name']}"] = argument["value"]
 
     def _record(self, head: re.Match[str], text: str, line: TextLine) -> None:
         log, step, cells = self.log, int(head["step"]), _cells(text)
@@ -220,7 +230,7 @@ def _looks_torn(line: TextLine) -> bool:
 
 FORMAT = LineFormat(
     name=NAME,
-    anchors=("iteration", *deepspeed_lines.ANCHORS),
+    anchors=("iteration", _DOTS, *deepspeed_lines.ANCHORS),
     own={
         "elapsed time per iteration (ms)": "time/step_s",
         "elapsed time per iteration (s)": "time/step_s",

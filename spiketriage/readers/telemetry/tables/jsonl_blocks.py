@@ -34,12 +34,12 @@ _MAX_NESTED = 1000  # brackets in a line
 _KEYS = re.compile(rb'"([^"\\]*)"\s*:')
 NONFINITE = tuple(scalars.NONFINITE)
 # JSON has no spelling for these; each stands in as a number that no trainer ever measured, and is
-# put back after.
+# put back after. The sixteenth digit alone would not tell two of them apart.
 _TOKENS = re.compile(rb"(?<=[:\s])(-?Infinity|NaN)(?=\s*[,}])")
 _STANDING_IN = {
-    b"NaN": (b"1.7976931348623021e308", float("nan")),
-    b"Infinity": (b"1.7976931348623022e308", float("inf")),
-    b"-Infinity": (b"-1.7976931348623022e308", float("-inf")),
+    b"NaN": (b"1.7976931348623011e308", float("nan")),
+    b"Infinity": (b"1.7976931348623031e308", float("inf")),
+    b"-Infinity": (b"-1.7976931348623031e308", float("-inf")),
 }
 
 
