@@ -104,8 +104,11 @@ def test_json_stays_json_and_holds_everything_but_the_secret(
     assert read["sub"][key].startswith("redacted-sha256-")
 
 
-@given(key=st.sampled_from(["password", "api_key", "hf_token"]), secret=SECRETS)
-def test_toml_stays_toml(key: str, secret: str) -> None:
+@given(
+    key=st.sampled_from(["password", "api_key", "secret"]),
+    secret=SECRETS | st.integers() | st.lists(st.integers(), min_size=1),
+)
+def test_toml_stays_toml(key: str, secret: str | int | list[int]) -> None:
     text = f"lr = 1\n{key} = {json.dumps(secret)}\n[data]\nseed = 2\n"
     read = tomllib.loads(config_text.redacted(text).text)
     assert (read["lr"], read["data"]) == (1, {"seed": 2})
