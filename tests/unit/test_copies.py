@@ -266,6 +266,8 @@ def test_any_number_of_modules_leaves_room_for_the_manifests(disk: Path) -> None
     assert result.exit_code == 6
     assert all(gap["path"].startswith(("code/", "identity: ")) for gap in result.data["gaps"])
     assert len(list((payload_of(run) / "generations").iterdir())) == 3
+    hashed = hash.run(run, incidents=None, incident=None, argv=["spiketriage", "hash"])
+    assert not any("is not the code" in line for line in hashed.lines)
 
 
 @pytest.mark.parametrize(("left_mb", "is_kept"), [(20, True), (10, False)])
