@@ -75,7 +75,7 @@ KINDS = (
     Attack(
         samples=("09-copy-collision",),
         kind="no two files of the run share a copy, and no name of it is one of ours",
-        tests=("unit/test_copies.py",),
+        tests=("unit/test_copies.py", "unit/test_copies_injective.py"),
     ),
     Attack(
         samples=("10-forged-lines",),
@@ -101,6 +101,16 @@ KINDS = (
         samples=("kill.py", "mkrun.py"),
         kind="SIGKILL at any moment loses no row and leaves no worker",
         tests=("unit/test_incident_kill.py", "test_kill.py"),
+    ),
+    Attack(
+        samples=("eio.c",),
+        kind="a disk that fails costs a file or a command, never a row",
+        tests=("test_disk_errors.py",),
+    ),
+    Attack(
+        samples=("told without a sample",),
+        kind="no link and no setting leads out of the run unasked; no credential is copied or shown",
+        tests=("unit/test_copies.py", "unit/test_redaction.py"),
     ),
     Attack(
         samples=("told without a sample",),

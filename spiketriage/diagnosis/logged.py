@@ -34,15 +34,15 @@ def logged(series: Iterable[Series], wanted: Iterable[str]) -> tuple[Logged, ...
     """Every number that is called one of `wanted` (in lower case), by source and spelling."""
     names = frozenset(wanted)
     groups: dict[tuple[str, str, int | None], list[Series]] = {}
-    for one in series:
-        if one.written_as.strip().lower() in names or one.name in names:
-            groups.setdefault((one.source, one.written_as, one.rank), []).append(one)
-    found = []
+    for part in series:
+        if part.written_as.strip().lower() in names or part.name in names:
+            groups.setdefault((part.source, part.written_as, part.rank), []).append(part)
+    numbers = []
     for parts in groups.values():
         production = _production(parts)
         if len(production.steps):
-            found.append(production)
-    return tuple(found)
+            numbers.append(production)
+    return tuple(numbers)
 
 
 def _production(parts: list[Series]) -> Logged:

@@ -79,12 +79,12 @@ def repeats_of(telemetry: Telemetry, metrics: Sequence[str]) -> Iterator[Repeat]
 
 def _before(segments: list[Segment], later: Segment) -> Segment | None:
     """The last earlier attempt of this rank that had taken the step with which `later` begins."""
-    found = None
+    last = None
     for segment in segments:
         is_earlier = segment.rank == later.rank and segment.attempt < later.attempt
         if is_earlier and int(steps_of(segment)[-1]) >= int(steps_of(later)[0]):
-            found = segment
-    return found
+            last = segment
+    return last
 
 
 def _repeat(earlier: Segment, later: Segment, metric: str) -> Repeat | None:

@@ -18,11 +18,11 @@ DONE = "done.json"  # written last, with the digest of every chain
 
 def digests(trials: Path, key: str) -> dict[str, str]:
     """The SHA-256 of every file of a trial, and of the launch that it led, by path in `trials`."""
-    found = {}
+    seen = {}
     for path in sorted([*(trials / key).rglob("*"), *trials.glob(f"launch-{key}.*")]):
         if path.is_file():
-            found[path.relative_to(trials).as_posix()] = sha256_of_file(path)
-    return found
+            seen[path.relative_to(trials).as_posix()] = sha256_of_file(path)
+    return seen
 
 
 def chains(folder: Path, done: Mapping[str, Any]) -> list[Path]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from spiketriage.nouns.checkpoint import GenerationFacts, Manifest
 from spiketriage.nouns.data import DataIndex
 from spiketriage.nouns.incident import Anchors, Artifact, RunSettings
+from spiketriage.nouns.series import Series
 from spiketriage.nouns.telemetry import Event, Identity, Link, LoadRecord, StepRecord
 from spiketriage.readers.telemetry.run.lineage import Telemetry
 
@@ -55,6 +56,14 @@ class View:
             return self.anchors.suspect
         return None
 
+    @property
+    def logged_series(self) -> tuple[Series, ...]:
+        """Every series of other people's logs; none of a run that our recorder saw."""
+        series: list[Series] = []
+        for log in self.telemetry.logs:
+            series += log.series
+        return tuple(series)
+
     def history(self) -> History:
         """Production by step, then rank."""
         by_step: dict[int, dict[int, StepRecord]] = {step: {} for step in self.telemetry.steps}
@@ -89,18 +98,18 @@ class View:
 
     def identities(self) -> tuple[AttemptIdentity, ...]:
         """What each segment says of itself, by attempt and rank, with the attempt's first step."""
-        return tuple(
-            AttemptIdentity(
-                attempt=segment.attempt,
-                rank=segment.rank,
-                first_step=segment.steps[0].step if segment.steps else None,
-                identity=segment.identity,
-            )
-            for segment in sorted(
-                self.telemetry.segments, key=lambda item: (item.attempt, item.rank)
-            )
-            if segment.identity is not None
-        )
+        identities: list[AttemptIdentity] = []
+        for segment in sorted(self.telemetry.segments, key=lambda item: (item.attempt, item.rank)):
+            if segment.identity is not None:
+                identities.append(
+                    AttemptIdentity(
+                        attempt=segment.attempt,
+                        rank=segment.rank,
+                        first_step=segment.steps[0].step if segment.steps else None,
+                        identity=segment.identity,
+                    )
+                )
+        return tuple(identities)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,5 +106,10 @@ def _in_its_quotes(value: str, match: re.Match[str]) -> str:
     bare = value.strip("\"'")
     if value.startswith("\n"):  # the items of a list, below the colon
         return f" {mark(bare)}"
-    quote = value[:1] if value[:1] in ("'", '"') else match["quote"]
+    if value[:1] in ("'", '"'):
+        quote = value[:1]
+    elif match["separator"].strip(" \t") == "=" and match["separator"] != "=":
+        quote = '"'  # TOML and Python know no bare words; a shell has no space here
+    else:
+        quote = match["quote"]
     return f"{quote}{mark(bare)}{quote}"

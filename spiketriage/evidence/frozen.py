@@ -19,6 +19,7 @@ from spiketriage.incident.store import Incident
 from spiketriage.nouns.checkpoint import NATIVE, GenerationFacts, Manifest, MeasuredGeneration
 from spiketriage.nouns.data import DataIndex
 from spiketriage.nouns.incident import ATTEMPT, Dossier, RunSettings
+from spiketriage.nouns.telemetry import Event
 from spiketriage.readers.boundary import require_allowed
 from spiketriage.readers.checkpoints.native import parse_manifest
 from spiketriage.readers.config_file import read_config
@@ -44,7 +45,9 @@ def load_view(incident: Incident, settings: RunSettings) -> View:
     telemetry = _telemetry(payload / layout.TELEMETRY, settings)
     if ATTEMPT in dossier.facts:
         telemetry = telemetry.until(int(dossier.facts[ATTEMPT]))
-    noticed = [event for log in telemetry.logs for event in log.events]
+    noticed: list[Event] = []
+    for log in telemetry.logs:
+        noticed += log.events
     return View(
         telemetry=telemetry,
         events=(

@@ -87,12 +87,9 @@ def examine_generations(
         generation.name: generation
         for generation in evidence.frozen_generations(dossier, incident_folder, settings)
     }
-    unmeasured = tuple(
-        problem
-        for generation in facts
-        for problem in generation.problems
-        if unmeasured_path(problem)
-    )
+    unmeasured: list[str] = []
+    for generation in facts:
+        unmeasured += filter(unmeasured_path, generation.problems)
     lost = {unmeasured_path(problem) for problem in unmeasured}
     differences = []
     for generation in facts:

@@ -26,6 +26,7 @@ MAX_ROWS = 5000  # points that an incident's tables hold; the Parquet file has t
 NOTHING = "nothing spiked: audit"
 NOT_JUDGED = "no series was judged"
 ROLLED_BACK = " (rolled back since)"
+STARTED_OVER = " (a later attempt started over from the first step)"
 _ROWS_AFTER_ONSET = 500
 _METRICS = {
     "loss": "loss/mean",
@@ -71,9 +72,11 @@ def find_onset(telemetry: Telemetry, *, scan: Scan = detect.scan) -> Onset:
     for tail in telemetry.abandoned:
         then = telemetry.until(tail.attempt)
         past = _onset_of(then, scan, since=tail.first_step)
-        history.append(f"{_rolled_back(tail, past)}{_taken_again(telemetry, past, onset.alarms)}")
+        again = "" if tail.is_all else _taken_again(telemetry, past, onset.alarms)
+        history.append(f"{_rolled_back(tail, past)}{again}")
         if onset.step is None and past.step is not None:
-            onset = replace(past, attempt=tail.attempt, reason=f"{past.reason}{ROLLED_BACK}")
+            since = STARTED_OVER if tail.is_all else ROLLED_BACK
+            onset = replace(past, attempt=tail.attempt, reason=f"{past.reason}{since}")
     return replace(onset, history=tuple(history))
 
 

@@ -84,9 +84,8 @@ def examine_data(
             reason = "the run names no data index"
         return _untested(untestable(IDENTITY, reason), reason, (reason,) if lost else ())
     path = layout.payload(incident_folder) / layout.INDEX
-    gap = next(
-        (one for one in dossier.artifacts if one.kind == "index" and one.kept == "missing"), None
-    )
+    indexes = [item for item in dossier.artifacts if item.kind == "index"]
+    gap = next((item for item in indexes if item.kept == "missing"), None)
     if gap is not None and not path.exists():
         reason = f"{gap.path} could not be frozen: {gap.note}"
         return _untested(
@@ -266,9 +265,10 @@ def _summary(ranked: Sequence[_Difference]) -> str:
         differ = "differs"
     else:
         differ = "differ"
-    names = [
-        " ".join(part for part in (Path(one.path).name, one.document) if part) for one in ranked
-    ]
+    names = []
+    for difference in ranked:
+        shard = Path(difference.path).name
+        names.append(f"{shard} {difference.document}" if difference.document else shard)
     return f"{what} {differ} from the index: {listed(names)}"
 
 

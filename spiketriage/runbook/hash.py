@@ -167,6 +167,8 @@ def _source(examined: _Examined, artifact: Artifact, source: Path) -> None:
 
 def _code(dossier: Dossier, settings: RunSettings, generations: Generations) -> Iterator[str]:
     """Code trees against the manifests that name them: context, since that accuses nobody."""
+    if any(item.kind == "code" and item.kept == "missing" for item in dossier.artifacts):
+        return  # freeze named it as a gap, and what is left is nobody's tree
     seen: dict[str, str] = {}
     for facts in generations.facts:
         manifest = facts.manifest

@@ -76,3 +76,12 @@ def test_a_spike_that_was_rolled_back_says_whether_it_came_again(tmp_path):
     again = [(step, value + 9 * (step == 150)) for step, value in rows((121, 300))]
     assert run("again", again).endswith("; attempt 1 took it again and spiked there too")
     assert "took it again" not in run("elsewhere", rows((121, 140)))
+
+
+def test_a_spike_of_another_run_is_never_said_to_have_been_taken_again(tmp_path):
+    first = [(step, value + 9 * (step == 150)) for step, value in rows((1, 180))]
+    onset = find_onset(telemetry(tmp_path, first + rows((1, 300))))
+    (history,) = onset.history
+    assert "a later attempt starts over; step 150: loss " in history
+    assert "took it again" not in history
+    assert onset.reason.endswith("(a later attempt started over from the first step)")

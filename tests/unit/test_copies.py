@@ -208,10 +208,17 @@ def test_what_settings_name_outside_since_the_freeze_is_refused_by_what_follows(
     frozen(run)
     settings = run / "spiketriage.toml"
     text = settings.read_text(encoding="utf-8")
-    settings.write_text(text.replace("[run]", '[run]\ncheckpoints = "/etc"'), encoding="utf-8")
+    place = tmp_path / "elsewhere"
+    (run / "checkpoints").rename(place)
+    named = f'[run]\ncheckpoints = "{place}"'
+    settings.write_text(text.replace("[run]", named), encoding="utf-8")
     for step in (hash.run, check.run):
-        with pytest.raises(RefusedError, match="checkpoints names /etc, outside the run"):
+        with pytest.raises(RefusedError, match=f"checkpoints names {place}, outside the run"):
             step(run, incidents=None, incident=None, argv=["spiketriage"])
+    argv = ["spiketriage", "freeze", "--allow-outside"]
+    freeze.run(run, incidents=None, incident=None, argv=argv, allow_outside=True)
+    for step in (hash.run, check.run):
+        step(run, incidents=None, incident=None, argv=["spiketriage"])
 
 
 def test_a_secret_stays_one(tmp_path: Path) -> None:
@@ -259,6 +266,8 @@ def test_any_number_of_modules_leaves_room_for_the_manifests(disk: Path) -> None
     assert result.exit_code == 6
     assert all(gap["path"].startswith(("code/", "identity: ")) for gap in result.data["gaps"])
     assert len(list((payload_of(run) / "generations").iterdir())) == 3
+    hashed = hash.run(run, incidents=None, incident=None, argv=["spiketriage", "hash"])
+    assert not any("is not the code" in line for line in hashed.lines)
 
 
 @pytest.mark.parametrize(("left_mb", "is_kept"), [(20, True), (10, False)])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import xxhash
+from command_line import call
 from hypothesis import given
 from hypothesis import strategies as st
 from run_folder import write_run
@@ -103,8 +104,11 @@ def test_json_stays_json_and_holds_everything_but_the_secret(
     assert read["sub"][key].startswith("redacted-sha256-")
 
 
-@given(key=st.sampled_from(["password", "api_key", "hf_token"]), secret=SECRETS)
-def test_toml_stays_toml(key: str, secret: str) -> None:
+@given(
+    key=st.sampled_from(["password", "api_key", "secret"]),
+    secret=SECRETS | st.integers() | st.lists(st.integers(), min_size=1),
+)
+def test_toml_stays_toml(key: str, secret: str | int | list[int]) -> None:
     text = f"lr = 1\n{key} = {json.dumps(secret)}\n[data]\nseed = 2\n"
     read = tomllib.loads(config_text.redacted(text).text)
     assert (read["lr"], read["data"]) == (1, {"seed": 2})
@@ -226,6 +230,25 @@ def test_nothing_that_freeze_keeps_holds_a_credential_and_the_digests_say_both(
     assert any("config.json: changed since the freeze" in line for line in hashed.lines)
     checked = check.run(run, incidents=None, incident=None, argv=["spiketriage", "check"])
     assert checked.exit_code in (0, 1)
+
+
+def test_no_command_on_a_run_of_somebody_else_shows_or_keeps_a_credential(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    lines = [f"args: token {OF_HF}"]
+    for step in range(1, 300):
+        lines.append(f"step {step}: loss {2.0 if step < 200 else 9.0}, grad_norm 1.0")
+    lines += ["Traceback (most recent call last):", f"RuntimeError: NaN loss, see {OF_AWS}"]
+    (run / "train.log").write_text("\n".join(lines) + "\n")
+    secrets = (OF_HF, OF_AWS)
+    for command in ("inspect", "freeze", "hash", "check", "report", "status"):
+        done = call(command, str(run), "--json", cwd=tmp_path)
+        assert done.returncode in (0, 1, 6), done.stderr
+        assert not any(secret in done.stdout + done.stderr for secret in secrets)
+    kept = [path for path in (run / ".spiketriage").rglob("*") if path.is_file()]
+    assert any(path.name == "report.md" for path in kept)
+    for secret in secrets:
+        assert [path for path in kept if secret.encode() in path.read_bytes()] == []
 
 
 def test_settings_with_a_pattern_that_is_none_are_refused(tmp_path: Path) -> None:

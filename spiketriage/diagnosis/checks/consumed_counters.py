@@ -5,6 +5,8 @@ It never knows which samples were read: it holds the run's own counter against i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from spiketriage.diagnosis.findings import agrees, untestable
@@ -27,7 +29,7 @@ JUMP = 4.0
 
 def run(view: View) -> tuple[Finding, ...]:
     """One finding: the first step at which a counter goes back, or jumps at a restart."""
-    series = [one for log in view.telemetry.logs for one in log.series]
+    series = view.logged_series
     if not series:
         return ()  # our recorder's cursor is compared by the checks on restored state
     counters = logged(series, CONSUMED)
@@ -45,7 +47,7 @@ def run(view: View) -> tuple[Finding, ...]:
     return (agrees(NAME, f"what was consumed grows over {counted(num_steps, 'step')}"),)
 
 
-def _went_back(counter: Logged, place: int, series: list[Series]) -> Finding:
+def _went_back(counter: Logged, place: int, series: Sequence[Series]) -> Finding:
     before, after = counter.values[place], counter.values[place + 1]
     last, step = int(counter.steps[place]), int(counter.steps[place + 1])
     return Finding(
@@ -86,7 +88,7 @@ def _jumped(counter: Logged, place: int) -> Finding:
     )
 
 
-def _loss_shift(series: list[Series], step: int) -> str:
+def _loss_shift(series: Sequence[Series], step: int) -> str:
     """How the level of the loss changed at `step`, if it did."""
     for loss in logged(series, LOSSES):
         before = loss.values[loss.steps < step][-WINDOW_STEPS:]

@@ -89,17 +89,17 @@ def _wrong_as_stated(view: View, references: Mapping[int, Manifest | None]) -> l
         if manifest is None or item.first_step is None:
             continue
         common = [name for name in manifest.hparams if name in seen]
-        wrong += [
-            _Wrong(
-                step=item.first_step,
-                rank=item.rank,
-                field=name,
-                expected=manifest.hparams[name],
-                seen=seen[name],
-            )
-            for name in common
-            if not _equal(seen[name], manifest.hparams[name])
-        ]
+        for name in common:
+            if not _equal(seen[name], manifest.hparams[name]):
+                wrong.append(
+                    _Wrong(
+                        step=item.first_step,
+                        rank=item.rank,
+                        field=name,
+                        expected=manifest.hparams[name],
+                        seen=seen[name],
+                    )
+                )
     return wrong
 
 

@@ -24,7 +24,7 @@ JUMP = 1.5
 
 def run(view: View) -> tuple[Finding, ...]:
     """One finding: the first restart at which the rate jumps beyond what it did before."""
-    series = [one for log in view.telemetry.logs for one in log.series]
+    series = view.logged_series
     if not series:
         return ()  # the schedule of our own runs is known and recomputed
     rates = logged(series, ("lr",))

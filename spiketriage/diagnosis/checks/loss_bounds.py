@@ -32,7 +32,7 @@ MIN_UNIFORM_LOSS = 4.6  # ln 100: below it a loss that stays has been learned, a
 
 def run(view: View) -> tuple[Finding, ...]:
     """One finding: the first loss below zero, else the first long stretch without any change."""
-    series = [one for log in view.telemetry.logs for one in log.series]
+    series = view.logged_series
     if not series:
         return ()
     for loss in logged(series, CROSS_ENTROPIES):

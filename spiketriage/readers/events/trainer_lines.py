@@ -114,10 +114,10 @@ class TrainerScanner:
 
     def _follow_step(self, text: str) -> None:
         """Remember the step that the log states, and who has lived to see a later one."""
-        found = _STEP.search(text)
-        if found is None:
+        stated = _STEP.search(text)
+        if stated is None:
             return
-        step = int(found[1] or found[2])
+        step = int(stated[1] or stated[2])
         before, self._step = self._step, step
         if before is not None and step < before:
             self._unsettled.clear()
@@ -191,10 +191,10 @@ def _told_by_all(episode: _Episode) -> Event:
 
 
 def _number(pattern: re.Pattern[str], text: str) -> int | None:
-    found = pattern.search(text)
-    if found is None:
+    match = pattern.search(text)
+    if match is None:
         return None
-    return integer(found[1])
+    return integer(match[1])
 
 
 def scanners() -> Iterable[TrainerScanner]:
