@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -46,13 +47,9 @@ class Guarded(subprocess.Popen[bytes]):
     def __init__(self, command: Sequence[str], **how: Any) -> None:
         leash, self._held = os.pipe()
         guarded = [sys.executable, "-I", "-S", guardian.__file__, str(leash), *command]
+        options: dict[str, Any] = {"env": environment(), "stdin": subprocess.DEVNULL, **how}
         try:
-            super().__init__(
-                guarded,
-                pass_fds=(leash,),
-                start_new_session=True,
-                **{"env": environment(), "stdin": subprocess.DEVNULL} | how,
-            )
+            super().__init__(guarded, pass_fds=(leash,), start_new_session=True, **options)
         finally:
             os.close(leash)
 
@@ -60,6 +57,7 @@ class Guarded(subprocess.Popen[bytes]):
         """End what has not ended, and say how it did: 128 and its number for a signal."""
         if self.poll() is None:
             self.terminate()  # the guardian, which kills
+            self.send_signal(signal.SIGCONT)  # somebody may have stopped it
         self.wait()
         self._let_go()
         return self.returncode

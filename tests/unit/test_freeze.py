@@ -516,33 +516,35 @@ def test_a_second_freeze_beside_the_first_is_told_who_is_busy(tmp_path):
         process.wait()
 
 
-OURS = command_of(os.getpid())
-
-
-def children_of_this_process():
+def children_of(parent):
     """Those that run a program of their own.
 
-    One that is stopped between vfork and exec would stop us with it.
+    One that is stopped between vfork and exec would stop its parent with it.
     """
-    found = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    return {
-        pid
-        for path in found
-        for pid in map(int, path.read_text().split())
-        if command_of(pid) not in (b"", OURS)
-    }
+    pids = set()
+    for path in Path(f"/proc/{parent}/task").glob("*/children"):
+        pids.update(map(int, path.read_text().split()))
+    return {pid for pid in pids if command_of(pid) not in (b"", command_of(parent))}
+
+
+def the_collector(before):
+    """The process that a guardian started, which was not yet among those `before`."""
+    (guardian,) = wait_for(lambda: children_of(os.getpid()) - before)
+    (collector,) = wait_for(lambda: children_of(guardian))
+    return collector
 
 
 def test_a_collector_that_hangs_costs_only_itself(tmp_path):
     run = write_run(tmp_path / "run")
-    before = children_of_this_process()
+    before = children_of(os.getpid())
     gathered = []
     thread = threading.Thread(
         target=lambda: gathered.append(gather(run, tmp_path / "payload", COPIERS, timeout_s=3.0))
     )
     thread.start()
-    (child,) = wait_for(lambda: children_of_this_process() - before)
-    os.kill(child, signal.SIGSTOP)  # what a dead network mount looks like from outside
+    os.kill(
+        the_collector(before), signal.SIGSTOP
+    )  # what a dead network mount looks like from outside
     thread.join()
     gaps = [one for one in gathered[0].artifacts if one.kept == "missing"]
     assert len(gaps) == 1
@@ -553,18 +555,17 @@ def test_a_collector_that_hangs_costs_only_itself(tmp_path):
 
 def test_a_collector_that_dies_costs_only_itself(tmp_path):
     run = write_run(tmp_path / "run")
-    before = children_of_this_process()
+    before = children_of(os.getpid())
     gathered = []
     thread = threading.Thread(
         target=lambda: gathered.append(gather(run, tmp_path / "payload", COPIERS))
     )
     thread.start()
-    (child,) = wait_for(lambda: children_of_this_process() - before)
-    os.kill(child, signal.SIGKILL)
+    os.kill(the_collector(before), signal.SIGKILL)
     thread.join()
     gaps = [one for one in gathered[0].artifacts if one.kept == "missing"]
     assert len(gaps) == 1
-    assert "ended with -9" in gaps[0].note
+    assert "ended with 137" in gaps[0].note
 
 
 def test_a_full_disk_is_one_clear_error_and_the_same_command_finishes(tmp_path):
