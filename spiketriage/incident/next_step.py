@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spiketriage.incident.progress import ORDER, Progress, measure, stands, verb
-from spiketriage.nouns.incident import HARNESS, Anchors, Dossier
+from spiketriage.nouns.incident import HARNESS, LAST_STEP, Anchors, Dossier
 
 REPORT = ("report",)
 EXECUTED = ("replay", "branch")  # the steps of the runbook that execute steps of training
@@ -42,11 +42,21 @@ def after_hash(*, is_partial: bool) -> str:
     return "check"
 
 
-def after_check(anchors: Anchors | None, *, has_harness: bool) -> str:
-    """Without a harness no step can be executed, and without a suspect none is in question."""
+def after_check(anchors: Anchors | None, *, has_steps: bool, has_harness: bool) -> str:
+    """Without a harness no step can be executed, and without a suspect none is in question.
+
+    Where no step is recorded, there is nothing to weigh either.
+    """
+    if not has_steps:
+        return "report"
     if has_harness and anchors is not None and anchors.suspect is not None:
         return "replay"
     return "bisect"
+
+
+def has_steps(dossier: Dossier) -> bool:
+    """Whether the frozen telemetry holds a step, so that there is something to replay or weigh."""
+    return dossier.facts.get(LAST_STEP) != ""
 
 
 def after_replay(*, is_reproduced: bool, has_spiked: bool) -> str:
@@ -113,12 +123,17 @@ def _stopped(dossier: Dossier) -> str:
 
 def _first_open(dossier: Dossier, progress: Sequence[Progress]) -> str:
     has_harness = dossier.facts.get(HARNESS) != ""
+    after = after_check(dossier.anchors, has_steps=has_steps(dossier), has_harness=has_harness)
     skipped: tuple[str, ...] = ()
-    if after_check(dossier.anchors, has_harness=has_harness) != "replay":
+    if after != "replay":
         skipped = EXECUTED
+    if after == "report":
+        skipped = (*EXECUTED, "bisect")
     for item in progress:
         if item.state != "done" and item.step not in skipped:
             return item.step
+    if after == "report":
+        return "verify"
     return "bisect"
 
 

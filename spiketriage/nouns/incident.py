@@ -28,10 +28,12 @@ VerdictKind = Literal[
 SETTINGS_NAME = "spiketriage.toml"  # the settings of a run, in its folder
 # the incident's fact that names the run's harness; empty where no step can be executed
 HARNESS = "harness"
+# the fact that names the last recorded step; empty where none is
+LAST_STEP = "last_step"
 # the facts that say what an onset rests on: the signals that were judged, the last attempt that
 # counts where a later one took its steps again, and what was rolled back
 JUDGED, ATTEMPT, ROLLED_BACK = "judged", "attempt", "rolled back"
-TRIGGER = "trigger"  # what the scan for spikes came to, in words
+TRIGGER = "trigger"  # what the scan for spikes came to, whatever the checks found later
 LOSS_CANDIDATES = "loss candidates"  # keys that look like a loss and are not known as one, as JSON
 ALLOWED_OUTSIDE = "allowed outside"  # with a key of the settings: the place that it may name
 CauseClass = Literal["data", "optimization", "numerics", "systems"]

@@ -171,6 +171,19 @@ class Event:
     step: int | None = None
     code: int | None = None
 
+    @property
+    def headline(self) -> str:
+        """What it is, on whom and where: `fatal xid rank 3 step 8 (12:01 node-7 cuda:2): …`."""
+        head = f"{self.severity} {self.kind}"
+        if self.rank is not None:
+            head = f"{head} rank {self.rank}"
+        if self.step is not None:
+            head = f"{head} step {self.step}"
+        where = " ".join(part for part in (self.at, self.host, self.device) if part)
+        if where:
+            head = f"{head} ({where})"
+        return f"{head}: {self.sentence}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFacts:

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -18,7 +18,8 @@ from typing import Literal
 from spiketriage.errors import EvidenceError, UsageError
 from spiketriage.nouns.incident import SETTINGS_NAME, RunSettings
 from spiketriage.readers.boundary import places_outside
-from spiketriage.readers.discover import Claim, discover
+from spiketriage.readers.discover import GUESS, Claim, discover
+from spiketriage.readers.events.folder import read_events
 from spiketriage.redaction import Patterns
 
 FILE_NAME = SETTINGS_NAME
@@ -102,13 +103,20 @@ def read_settings(run: Path) -> RunSettings:
 
 
 def _discovered(run: Path) -> RunSettings:
-    """Settings for a run of somebody else's trainer: what formats claim, where it lies."""
+    """Settings for a run of somebody else's trainer: what formats claim, where it lies.
+
+    Events alone are a run, too: a hang may have left nothing else.
+    """
     # Readers with all that they import, which a run with settings does not need.
     from spiketriage.readers.checkpoints.layouts import own_generation  # noqa: PLC0415
     from spiketriage.readers.telemetry.stores import native  # noqa: PLC0415
 
     discovery = discover(run)
-    if not discovery.of("checkpoint") and not discovery.of("telemetry"):
+    logs = tuple(claim.path for claim in discovery.of("events"))
+    has_more = bool(discovery.of("checkpoint") or discovery.of("telemetry"))
+    if not logs and not has_more:
+        logs = tuple(_logs_with_events(run))
+    if not logs and not has_more:
         seen = "nothing of a known format"
         if discovery.claims:
             seen = f"{len(discovery.claims)} other known files"
@@ -121,7 +129,7 @@ def _discovered(run: Path) -> RunSettings:
         _absolute(run, _File(schema=1, run=_Run(id=run.name))),
         telemetry=_ours(discovery.of("telemetry"), native.NAME) or run,
         checkpoints=_ours(discovery.of("checkpoint"), own_generation.NAME) or run,
-        logs=tuple(claim.path for claim in discovery.of("events")),
+        logs=logs,
         outside={},  # nobody named anything
     )
 
@@ -132,6 +140,13 @@ def _ours(claims: Sequence[Claim], name: str) -> Path | None:
     if len(folders) == 1:
         return folders.pop()
     return None
+
+
+def _logs_with_events(run: Path) -> Iterator[Path]:
+    """Text files that only a guess takes for a job's output, and that hold an event somewhere."""
+    for claim in discover(run, at_least=GUESS).claims:
+        if any(read_events(claim.path, at_least=GUESS)):
+            yield claim.path
 
 
 def _read(run: Path, path: Path) -> bytes | None:

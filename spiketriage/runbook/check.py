@@ -54,7 +54,7 @@ def run(
     with place.session(argv) as session:
         dossier = place.dossier()
         spike = dossier.spike
-        view = _view(place, run_folder, spike)
+        view = _view(place, run_folder, dossier)
         findings = check_all(view)
         anchors = reanchored(view, spike, findings)
         session.findings(findings)
@@ -62,7 +62,11 @@ def run(
             session.anchors(anchors)
         record_plan(session, place, view)
         session.exit_code = _exit_code(dossier, findings)
-    following = next_step.after_check(anchors, has_harness=bool(view.settings.harness))
+    following = next_step.after_check(
+        anchors,
+        has_steps=bool(view.telemetry.steps),
+        has_harness=bool(view.settings.harness),
+    )
     return StepResult(
         incident=place.id,
         exit_code=session.exit_code,
@@ -183,12 +187,18 @@ def _judged(facts: Mapping[str, str]) -> Iterator[str]:
         yield f"judged: {facts[JUDGED]}"
 
 
-def _view(place: Incident, run_folder: Path, spike: Spike) -> View:
+def _view(place: Incident, run_folder: Path, dossier: Dossier) -> View:
     """The evidence with the anchors of `freeze`, so that a second `check` finds the same again."""
     view = load_view(place, read_settings(run_folder))
     if view.anchors is None:
         return view
-    return replace(view, anchors=replace(view.anchors, onset=spike.onset, suspect=spike.suspect))
+    anchors = replace(
+        view.anchors,
+        onset=dossier.spike.onset,
+        suspect=dossier.spike.suspect,
+        reason=_trigger(dossier),
+    )
+    return replace(view, anchors=anchors)
 
 
 def _headline(dossier: Dossier, anchors: Anchors, *, audit: bool) -> tuple[str, ...]:

@@ -8,22 +8,22 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from spiketriage.diagnosis.anchors import select_anchors
 from spiketriage.digests import sha256_of_file
-from spiketriage.errors import EvidenceError, Exit, RefusedError, UsageError
+from spiketriage.errors import EvidenceError, Exit, RefusedError
 from spiketriage.evidence import bag, in_place, layout, losses
 from spiketriage.evidence import frozen as evidence
 from spiketriage.evidence import judged as judging
 from spiketriage.evidence.collect import GENERATIONS
 from spiketriage.evidence.collectors import COLLECTORS
 from spiketriage.evidence.gather import COPIERS, Gathered, gather
-from spiketriage.evidence.onset import Onset, find_onset
+from spiketriage.evidence.onset import Onset
 from spiketriage.evidence.progress import say
 from spiketriage.evidence.series_table import tables
+from spiketriage.evidence.subject import Subject, read_subject
 from spiketriage.evidence.telemetry_table import write_parquet
 from spiketriage.incident import next_step, store
 from spiketriage.incident.session import Session
@@ -32,6 +32,7 @@ from spiketriage.nouns.incident import (
     ATTEMPT,
     HARNESS,
     JUDGED,
+    LAST_STEP,
     LOSS_CANDIDATES,
     ROLLED_BACK,
     TRIGGER,
@@ -48,24 +49,7 @@ from spiketriage.nouns.series import Series
 from spiketriage.readers.boundary import require_allowed
 from spiketriage.readers.settings import read_settings
 from spiketriage.readers.telemetry.run.lineage import Telemetry
-from spiketriage.readers.telemetry.run.sources import read_telemetry
-from spiketriage.readers.telemetry.series.names import Names
 from spiketriage.runbook.freeze_result import is_unjudged, onset_line, result
-
-UNKNOWN = "unknown"  # how an incident's name ends when there is no telemetry to find an onset in
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Subject:
-    """What is frozen.
-
-    The run, its telemetry as far as it can be read, and where the anomaly begins.
-    """
-
-    settings: RunSettings
-    telemetry: Telemetry | None
-    onset: Onset
-    unreadable: str
 
 
 def run(
@@ -97,7 +81,7 @@ def run(
             _allowed_before(run_folder, incidents),
             hint=next_step.command("freeze", run_folder, incidents, None, *again),
         )
-    subject = _subject(settings, step)
+    subject = read_subject(settings, step)
     known = _known(subject, incidents, incident)
     if dry_run:
         return _plan(
@@ -107,10 +91,12 @@ def run(
         )
     if known is not None and _is_whole(known.dossier(), settings):
         return result(known, next_step.command("hash", run_folder, incidents), again=True)
-    ending = _ending(subject)
-    at = datetime.now(UTC)
     place = known or store.create(
-        run_folder, incidents=incidents, step=subject.onset.step, at=at, otherwise=ending
+        run_folder,
+        incidents=incidents,
+        step=subject.onset.step,
+        at=datetime.now(UTC),
+        otherwise=subject.ending,
     )
     with place.session(argv) as session:
         if incidents is not None:
@@ -140,44 +126,7 @@ def _options(step: int | None) -> list[str]:
     return ["--step", str(step)]
 
 
-def _ending(subject: _Subject) -> str:
-    """How the incident's name ends."""
-    if subject.onset.step is not None:
-        return f"step{subject.onset.step}"
-    if subject.telemetry is None:
-        return UNKNOWN
-    return "audit"
-
-
-def _subject(settings: RunSettings, step: int | None) -> _Subject:
-    try:
-        telemetry, unreadable = (
-            read_telemetry(settings.telemetry, Names(columns=settings.columns)),
-            "",
-        )
-        onset = find_onset(telemetry)
-        if onset.attempt is not None:
-            telemetry = telemetry.until(onset.attempt)
-    except EvidenceError as error:
-        # Keeping what is left matters more than finding the onset: the gap is told, the rest is
-        # frozen.
-        telemetry, unreadable = None, error.message
-        reason = f"no telemetry: nothing could be scanned: {error.message}"
-        onset = Onset(step=None, reason=reason, alarms=(), points=())
-    if step is not None:
-        if telemetry is not None and step not in telemetry.steps:
-            if telemetry.steps:
-                span = f"{telemetry.steps[0]} to {telemetry.steps[-1]}"
-            else:
-                span = "none"
-            raise UsageError(
-                f"--step {step}: expected a recorded step, found {span} in {settings.telemetry}"
-            )
-        onset = replace(onset, step=step, reason=f"step {step} was given with --step")
-    return _Subject(settings=settings, telemetry=telemetry, onset=onset, unreadable=unreadable)
-
-
-def _known(subject: _Subject, incidents: Path | None, wanted: str | None) -> store.Incident | None:
+def _known(subject: Subject, incidents: Path | None, wanted: str | None) -> store.Incident | None:
     """The incident that was asked for, or the newest one of the same onset.
 
     The newest is what the next step works on: one that a failing disk left empty is filled.
@@ -186,7 +135,7 @@ def _known(subject: _Subject, incidents: Path | None, wanted: str | None) -> sto
     if wanted is not None:
         return store.find(run, incidents=incidents, wanted=wanted)
     folder = store.incidents_folder(run, incidents)
-    ending = _ending(subject)
+    ending = subject.ending
     if folder.is_dir():
         names = sorted((path.name for path in folder.iterdir()), reverse=True)
     else:
@@ -202,7 +151,7 @@ def _known(subject: _Subject, incidents: Path | None, wanted: str | None) -> sto
     return None
 
 
-def _is_same(dossier: Dossier, subject: _Subject, *, shared: bool) -> bool:
+def _is_same(dossier: Dossier, subject: Subject, *, shared: bool) -> bool:
     # Killed before its first commit, a freeze leaves no facts; in a shared folder it may be another
     # run's.
     facts, run = dossier.facts, str(subject.settings.run)
@@ -210,18 +159,11 @@ def _is_same(dossier: Dossier, subject: _Subject, *, shared: bool) -> bool:
         return False
     # An audit has no onset to tell it from the next: once finished, it is that of the steps it
     # covered.
-    same_end = (facts.get("last_step") or None) == _last_step(subject)
+    same_end = (facts.get(LAST_STEP) or None) == subject.last_step
     return subject.onset.step is not None or dossier.freeze is None or same_end
 
 
-def _last_step(subject: _Subject) -> str | None:
-    telemetry = subject.telemetry
-    if telemetry is not None and telemetry.steps:
-        return str(telemetry.steps[-1])
-    return None
-
-
-def _freeze(session: Session, subject: _Subject) -> int:
+def _freeze(session: Session, subject: Subject) -> int:
     settings, folder = subject.settings, session.folder
     say(f"freeze: {folder.name}: copying logs, telemetry, code, manifests")
     _facts(session, subject)
@@ -309,7 +251,7 @@ def _ended(telemetry: Telemetry | None, is_whole: bool, missed: Iterable[str]) -
     )
 
 
-def _facts(session: Session, subject: _Subject) -> None:
+def _facts(session: Session, subject: Subject) -> None:
     settings, telemetry = subject.settings, subject.telemetry
     facts = {
         "run": str(settings.run),
@@ -320,13 +262,13 @@ def _facts(session: Session, subject: _Subject) -> None:
         "num_alarms": str(len(subject.onset.alarms)),
         JUDGED: judging.summary(subject.onset.judged),
         HARNESS: settings.harness,
+        LAST_STEP: subject.last_step or "",
     }
     if telemetry is not None:
         facts[LOSS_CANDIDATES] = json.dumps(judging.candidates(telemetry.logs))
         facts["num_ranks"] = str(len(telemetry.ranks) + len(telemetry.missing_ranks))
         facts["num_attempts"] = str(len(telemetry.attempts))
         facts["first_step"] = str(telemetry.steps[0]) if telemetry.steps else ""
-        facts["last_step"] = _last_step(subject) or ""
     if subject.onset.attempt is not None:
         facts[ATTEMPT] = str(subject.onset.attempt)
     for key, place in settings.outside.items():
@@ -348,7 +290,7 @@ def _last_loaded(telemetry: Telemetry | None) -> str | None:
     return max(telemetry.loads, key=lambda load: (load.attempt, load.wall_time_s)).generation
 
 
-def _plan(subject: _Subject, known: store.Incident | None, command: str) -> StepResult:
+def _plan(subject: Subject, known: store.Incident | None, command: str) -> StepResult:
     settings = subject.settings
     lines = [
         onset_line(subject.onset.step, subject.onset.reason),

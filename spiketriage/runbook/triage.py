@@ -14,8 +14,7 @@ from pathlib import Path
 from spiketriage.diagnosis.replaying import REPLAY
 from spiketriage.errors import Exit, NotTrustedError, RefusedError, TrialError
 from spiketriage.evidence.progress import say
-from spiketriage.incident import store
-from spiketriage.incident.next_step import command
+from spiketriage.incident import next_step, store
 from spiketriage.nouns.incident import StepResult
 from spiketriage.report import write as report
 from spiketriage.runbook import bisect, branch, check, freeze, hash, replay
@@ -48,7 +47,12 @@ class _Walk:
 
     def command(self, step: str, *options: str) -> str:
         """The command line of a step on this walk's incident."""
-        return command(step, self.run_folder, self.incidents, self.incident, *options)
+        return next_step.command(step, self.run_folder, self.incidents, self.incident, *options)
+
+    def has_steps(self) -> bool:
+        """Whether the frozen telemetry of this walk's incident holds a step."""
+        place = store.find(self.run_folder, incidents=self.incidents, wanted=self.incident)
+        return next_step.has_steps(place.dossier())
 
     def step(self, name: str, function: Callable[..., StepResult], **options: object) -> StepResult:
         """Run one step as its own command line would, and say what it found."""
@@ -107,8 +111,11 @@ def _triage(walk: _Walk, step: int | None, budget: int | None) -> StepResult:
         "freeze", freeze.run, step=step, allow_outside=walk.allow_outside
     ).incident
     walk.step("hash", hash.run)
-    walk.step("check", check.run, audit=True)
-    verdict = _experiment(walk, budget)
+    checked = walk.step("check", check.run, audit=True)
+    if walk.has_steps():
+        verdict = _experiment(walk, budget)
+    else:
+        verdict = _unweighed(checked)
     written = walk.step("report", report.run)
     lines, next_commands = [*verdict.lines, *written.lines], written.next_commands
     if walk.refusal:
@@ -202,6 +209,18 @@ def _experiment(walk: _Walk, budget: int | None) -> StepResult:
             break
         verdict, tried = walk.step("bisect", bisect.run), proposed
     return verdict
+
+
+def _unweighed(checked: StepResult) -> StepResult:
+    """What stands where nothing can be replayed or weighed: the findings of the checks alone."""
+    return StepResult(
+        incident=checked.incident,
+        exit_code=Exit.INCONCLUSIVE,
+        verdict="not weighed",
+        lines=("not weighed: no step is recorded", *checked.lines),
+        data={"cause": None, "later": [], "next_experiments": [], "steps_executed": 0},
+        next_commands=(),
+    )
 
 
 def _exit_code(verdict: StepResult, seen: Mapping[str, int]) -> int:

@@ -6,7 +6,7 @@ This module never opens a file and never judges what a reader says of one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 import numpy as np
@@ -62,8 +62,8 @@ def checkpoint(facts: CheckpointFacts, measured: Measurement | None) -> Iterator
     yield from _bounded("note: ", facts.notes)
 
 
-def log(facts: LogFacts) -> Iterator[str]:
-    """The lines of a telemetry source."""
+def log(facts: LogFacts, reported: Iterable[Event]) -> Iterator[str]:
+    """The lines of a telemetry source, in which others than its own reader may see events."""
     if facts.num_lines:
         lines = f"{counted(facts.num_lines, 'line')}, {facts.num_matched} matched"
         if facts.num_near_misses:
@@ -77,7 +77,7 @@ def log(facts: LogFacts) -> Iterator[str]:
     for rollback in islice(facts.rollbacks, MAX_LINES):
         span = f"begins at step {rollback.first_step}, after step {rollback.last_step}"
         yield f"restart: attempt {rollback.attempt} {span}"
-    yield from events(facts.events)
+    yield from events(dict.fromkeys((*facts.events, *reported)))
     yield from _bounded("PROBLEM ", facts.problems)
     yield from _bounded("note: ", facts.notes)
 
@@ -110,13 +110,7 @@ def events(reported: Iterable[Event]) -> Iterator[str]:
     """The worst events, and how many there are beside them."""
     ranked = sorted(reported, key=lambda event: SEVERITIES.index(event.severity))
     for event in ranked[:MAX_LINES]:
-        head = f"{event.severity} {event.kind}"
-        if event.rank is not None:
-            head = f"{head} rank {event.rank}"
-        where = " ".join(part for part in (event.at, event.host, event.device) if part)
-        if where:
-            head = f"{head} ({where})"
-        yield f"{head}: {event.sentence}"
+        yield event.headline
     if len(ranked) > MAX_LINES:
         yield f"… and {len(ranked) - MAX_LINES} more events"
 
@@ -139,8 +133,18 @@ def brief_checkpoint(facts: CheckpointFacts) -> str:
     return f"{step}, {complete}, {size(sum(file.size_bytes for file in facts.files))}"
 
 
-def brief_log(facts: LogFacts) -> str:
-    """The one line of a telemetry source among others."""
+def notes(by_name: Mapping[str, Iterable[str]]) -> Iterator[str]:
+    """The notes of several things by their names, each once, those of the fewest first."""
+    names: dict[str, list[str]] = {}
+    for name, own in by_name.items():
+        for note in own:
+            names.setdefault(note, []).append(name)
+    ranked = sorted(names, key=lambda note: len(names[note]))
+    yield from _bounded("note: ", (f"{listed(names[note])}: {note}" for note in ranked))
+
+
+def brief_log(facts: LogFacts, reported: Iterable[Event]) -> str:
+    """The one line of a telemetry source among others, with what ended its run."""
     parts = []
     if facts.problems:
         parts.append(f"PROBLEM {facts.problems[0]}")
@@ -151,7 +155,12 @@ def brief_log(facts: LogFacts) -> str:
         parts.append("no series")
     if facts.rollbacks:
         parts.append(_restarts(facts))
+    parts.extend(islice(events(_fatal((*reported, *facts.events))), 1))
     return "; ".join(parts)
+
+
+def _fatal(reported: Iterable[Event]) -> list[Event]:
+    return [event for event in reported if event.severity == SEVERITIES[0]]
 
 
 def _restarts(facts: LogFacts) -> str:

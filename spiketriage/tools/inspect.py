@@ -17,7 +17,8 @@ from spiketriage.nouns.checkpoint import CheckpointFacts
 from spiketriage.nouns.incident import StepResult
 from spiketriage.readers.checkpoints.formats import Layout
 from spiketriage.readers.data.stores import DataStore
-from spiketriage.readers.discover import CONVINCED, Claim, claims_on, discover, kinds
+from spiketriage.readers.discover import CONVINCED, GUESS, Claim, claims_on, discover, kinds
+from spiketriage.readers.events.folder import read_events
 from spiketriage.readers.events.sources import EventSource
 from spiketriage.readers.look import Look, look
 from spiketriage.readers.scan.run import measure
@@ -118,8 +119,10 @@ def _described(claim: Claim, *, deep: bool, executor: Executor | None) -> _Descr
             )
         if claim.kind == "telemetry":
             log = cast(LogFormat, claim.format).read(claim.path, DEFAULT)
+            reported = read_events(claim.path, at_least=GUESS)
             return _Description(
-                lines=tuple(describe.log(log)), is_empty=not log.series and not log.events
+                lines=tuple(describe.log(log, reported)),
+                is_empty=not log.series and not log.events,
             )
         if claim.kind == "events":
             file = cast(EventSource, claim.format).read(claim.path)

@@ -7,14 +7,15 @@ reads on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from spiketriage.errors import EvidenceError, Exit
 from spiketriage.incident import next_step
 from spiketriage.nouns.incident import StepResult
-from spiketriage.readers.discover import Claim, Discovery, kinds
+from spiketriage.readers.discover import GUESS, Claim, Discovery, kinds
+from spiketriage.readers.events.folder import read_events
 from spiketriage.readers.telemetry.series.names import DEFAULT
 from spiketriage.tools import describe
 
@@ -31,7 +32,8 @@ def inventory(folder: Path, discovery: Discovery) -> StepResult:
     """The result of `inspect` on a folder that is no single thing; damage in a line is trouble."""
     order = list(kinds())
     claims = sorted(discovery.claims, key=lambda claim: order.index(claim.kind))
-    texts = [_brief(claim) for claim in claims[:MAX_CLAIMS]]
+    notes: dict[str, Sequence[str]] = {}
+    texts = [_brief(claim, folder, notes) for claim in claims[:MAX_CLAIMS]]
     lines = [f"{folder}: a folder that holds {_counts(claims)}"]
     for claim, text in zip(claims, texts, strict=False):
         name = f"{claim.format.NAME} ({claim.confidence:.2f})"
@@ -39,6 +41,7 @@ def inventory(folder: Path, discovery: Discovery) -> StepResult:
     if len(claims) > MAX_CLAIMS:
         lines.append(f"  … and {len(claims) - MAX_CLAIMS} more")
     lines += [f"  collectives: {sentence}" for sentence in _disagreements(folder, discovery)]
+    lines += [f"  {note}" for note in describe.notes(notes)]
     lines += [f"  note: {note}" for note in discovery.notes]
     exit_code, verdict = Exit.DONE, "clean"
     if any(text.startswith("PROBLEM") for text in texts):
@@ -89,12 +92,16 @@ def _disagreements(folder: Path, discovery: Discovery) -> Iterator[str]:
             yield f"not compared: {problem}"
 
 
-def _brief(claim: Claim) -> str:
+def _brief(claim: Claim, folder: Path, notes: dict[str, Sequence[str]]) -> str:
+    """One line of what a claim's reader says; what it notes of a checkpoint goes into `notes`."""
     try:
         if claim.kind == "checkpoint":
-            return describe.brief_checkpoint(cast("Layout", claim.format).read(claim.path))
+            stored = cast("Layout", claim.format).read(claim.path)
+            notes[claim.path.relative_to(folder).as_posix()] = stored.notes
+            return describe.brief_checkpoint(stored)
         if claim.kind == "telemetry":
-            return describe.brief_log(cast("LogFormat", claim.format).read(claim.path, DEFAULT))
+            log = cast("LogFormat", claim.format).read(claim.path, DEFAULT)
+            return describe.brief_log(log, read_events(claim.path, at_least=GUESS))
         if claim.kind == "events":
             return describe.brief_events(cast("EventSource", claim.format).read(claim.path).events)
         return next(describe.data(cast("DataStore", claim.format).read(claim.path)))

@@ -15,6 +15,7 @@ import pytest
 from synthetic_view import SyntheticRun
 
 from spiketriage.diagnosis.checks import (
+    fatal_event,
     series_trust,
     stored_finiteness,
     stored_steps,
@@ -53,7 +54,9 @@ def view(
 ) -> View:
     own = SyntheticRun().view()
     logs = () if log is None else (LogFacts(format="x", path=Path("log"), series=(log,)),)
-    telemetry = Telemetry(segments=(), problems=(), logs=logs)
+    telemetry = own.telemetry  # of our own recorder, unless there is a log of somebody else's
+    if log is not None:
+        telemetry = Telemetry(segments=(), problems=(), logs=logs)
     return replace(own, telemetry=telemetry, events=found, generations=generations)
 
 
@@ -79,6 +82,18 @@ def test_without_a_severe_event_it_agrees_and_without_any_it_says_nothing_was_th
     assert mild.outcome == "agrees"
     (nothing,) = system_events.run(view(log=series()))
     assert nothing.outcome == "not testable"
+
+
+def test_what_ended_the_run_accuses_and_a_device_has_a_check_of_its_own() -> None:
+    late = replace(DIED, severity="fatal", step=9)
+    early = replace(late, rank=5, step=4, device="cuda:1")
+    (found,) = fatal_event.run(view(DIED, late, early, XID, log=series()))
+    assert (found.outcome, found.judged) == ("differs", True)
+    assert (found.where.step, found.where.rank, found.where.path) == (4, 5, "out.log")
+    assert "rank 5 step 4 (cuda:1)" in found.summary
+    assert "2 fatal events in all" in found.summary
+    assert fatal_event.run(view(DIED, XID, log=series()))[0].outcome == "agrees"
+    assert fatal_event.run(view(log=series())) == ()
 
 
 def test_every_kind_of_device_error_is_one_that_a_reader_gives() -> None:

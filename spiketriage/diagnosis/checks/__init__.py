@@ -14,6 +14,7 @@ from spiketriage.diagnosis.checks import (
     content_profile,
     continuity,
     declared_lr,
+    fatal_event,
     finiteness,
     hyperparameters,
     ids,
@@ -78,6 +79,7 @@ CHECKS: tuple[Check, ...] = cast(
         repeated_steps,
         replica_hashes,
         system_events,
+        fatal_event,
         collectives,
     ),
 )

@@ -17,7 +17,8 @@ from spiketriage.nouns.telemetry import Event
 
 NAME = "system-events"
 EMITS = {NAME: Emission(role=AGAINST_THE_RUN, dates_onset=True)}
-SEVERE = ("fatal", "error")
+FATAL = "fatal"
+SEVERE = (FATAL, "error")
 # What corrupts bytes or numbers on its way. A process that died or waited in vain has lost its
 # step, not changed it.
 HARDWARE = (
@@ -35,20 +36,21 @@ HARDWARE = (
 
 
 def run(view: View) -> tuple[Finding, ...]:
-    """One finding: the worst event of a device; without one, what else was severe as context."""
+    """One finding: the worst event of a device; without one, what a run outlived as context."""
     severe = [event for event in view.events if event.severity in SEVERE]
     devices = [event for event in severe if event.kind in HARDWARE]
     if devices:
         return (_differs(devices, judged=True),)
-    if not view.telemetry.logs:
+    if view.telemetry.segments and not view.telemetry.logs:
         # the logs of our own runs are those of the processes; what became of those is in the
         # telemetry
         return ()
-    if severe:
-        return (_differs(severe, judged=False),)
+    outlived = [event for event in severe if event.severity != FATAL]
+    if outlived:
+        return (_differs(outlived, judged=False),)
     if not view.events:
         return (untestable(NAME, "no log of a kernel, driver, launcher or scheduler was frozen"),)
-    return (agrees(NAME, f"none of {counted(len(view.events), 'event')} is severe"),)
+    return (agrees(NAME, f"none of {counted(len(view.events), 'event')} is of a device"),)
 
 
 def _differs(severe: Sequence[Event], *, judged: bool) -> Finding:

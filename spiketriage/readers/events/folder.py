@@ -1,4 +1,4 @@
-"""Every event in a folder of frozen evidence, whichever source wrote it.
+"""Every event in a file, or in a folder of frozen evidence, whichever source wrote it.
 
 This module never judges an event; a file that no source claims, or that cannot be read, has none.
 """
@@ -14,18 +14,22 @@ from spiketriage.nouns.telemetry import Event
 from spiketriage.readers.look import best, look
 
 
-def read_events(folder: Path) -> Iterator[Event]:
-    """The events of every file below `folder`, file by file.
+def read_events(path: Path, *, at_least: float = 0.0) -> Iterator[Event]:
+    """The events of the file at `path`, or of every file below the folder there, file by file.
 
-    A folder that is not there has none.
+    A path that is not there has none, and so has a file of which no source is surer than
+    `at_least`.
     """
-    for parent, folders, names in os.walk(folder):
+    if path.is_file():
+        yield from _of_file(path, at_least)
+        return
+    for parent, folders, names in os.walk(path):
         folders.sort()
         for name in sorted(names):
-            yield from _of_file(Path(parent) / name)
+            yield from _of_file(Path(parent) / name, at_least)
 
 
-def _of_file(path: Path) -> Iterator[Event]:
+def _of_file(path: Path, at_least: float) -> Iterator[Event]:
     # a run without logs needs none of them
     from spiketriage.readers.events import job_log  # noqa: PLC0415
     from spiketriage.readers.events.sources import SOURCES  # noqa: PLC0415
@@ -33,7 +37,7 @@ def _of_file(path: Path) -> Iterator[Event]:
     try:
         seen = look(path)
         claimed = best(SOURCES, seen)
-        if claimed is None:
+        if claimed is None or claimed[1] < at_least:
             return
         events = claimed[0].read(path).events
         # A log of one kind of lines may end with others; what both sources see is the same event.

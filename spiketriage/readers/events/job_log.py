@@ -9,7 +9,7 @@ from pathlib import Path
 
 from spiketriage.nouns.telemetry import EventFacts
 from spiketriage.readers.events import kernel_log, nccl_log, slurm, torchrun_error, trainer_lines
-from spiketriage.readers.events.text_lines import Scanner, TextLine, head_lines, scan
+from spiketriage.readers.events.text_lines import Scanner, TextLine, head_lines, scan, tail_lines
 from spiketriage.readers.look import Look
 
 NAME = "job-log"
@@ -22,13 +22,14 @@ _SUFFIXES = (".log", ".out", ".err", ".txt")
 
 
 def claims(look: Look, /) -> float:
-    """Convinced by a line of a trainer that gave up, a launcher, scheduler or driver among others.
+    """Convinced by a line of a trainer, launcher, scheduler or driver at either end of the file.
 
     Else any text could be a job's output.
     """
     lines = head_lines(look)
     if not lines or b"\0" in look.head:
         return 0.0
+    lines = (*lines, *tail_lines(look))
     for scanner in _scanners(""):
         for text in lines:
             if list(scanner.feed(TextLine(number=0, text=text, source=""))):

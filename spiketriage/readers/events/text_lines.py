@@ -20,10 +20,12 @@ from spiketriage.redaction import shapes
 # A longer line is read in pieces: the longest real one seen has 14,765 characters.
 MAX_LINE_BYTES = 64 << 10
 MAX_EVENTS = 100_000
+TAIL_BYTES = 64 << 10  # the tracebacks of a node's ranks and the launcher's closing block
 MAX_TEXT = 600
 MAX_INTEGER_DIGITS = 18  # more is no count of anything, but uninitialised memory
 ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 NUL = "\0"
+_DATA = (".json", ".jsonl", ".ndjson", ".csv", ".tsv")  # what ends in a traceback there is a cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +180,18 @@ def head_lines(seen: Look) -> tuple[str, ...]:
     if seen.is_folder or seen.is_lfs_pointer or seen.is_source:
         return ()
     return tuple(_clean(seen.head, Damage()))
+
+
+def tail_lines(seen: Look) -> tuple[str, ...]:
+    """The lines in the last bytes of a file that could be a log: there a run says why it ended."""
+    if not head_lines(seen) or seen.size_bytes <= len(seen.head) or seen.path.suffix in _DATA:
+        return ()
+    try:
+        with seen.path.open("rb", buffering=0) as stream:
+            stream.seek(max(len(seen.head), seen.size_bytes - TAIL_BYTES))
+            return tuple(_clean(stream.read(TAIL_BYTES), Damage()))
+    except OSError:
+        return ()
 
 
 def integer(text: str | None) -> int | None:

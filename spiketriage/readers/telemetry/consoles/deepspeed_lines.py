@@ -21,7 +21,8 @@ _DETECTED = re.compile(
     r"rank (?P<rank>\d{1,7}) detected overflow (?P<value>\S{1,40}) in tensor "
     r"(?P<tensor>[\w:.]{1,80})"
 )
-_MINIMUM = re.compile(r"(?:loss )?scale already at minimum")
+# Not the line of code that a traceback quotes.
+_MINIMUM = re.compile(r"\s*+(?!raise )\S.{0,400}scale already at minimum")
 
 
 def offer(line: TextLine, log: LogPoints) -> bool:
@@ -43,7 +44,7 @@ def offer(line: TextLine, log: LogPoints) -> bool:
         is_ours = True
         sentence = f"overflow {detected['value']} in tensor {detected['tensor']} ({_after(log)})"
         log.event("overflow-in-tensor", "error", sentence, line, rank=int(detected["rank"]))
-    if _MINIMUM.search(line.raw):
+    if _MINIMUM.match(line.raw):
         is_ours = True
         log.event(
             "loss-scale-at-minimum",
