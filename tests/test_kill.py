@@ -157,6 +157,12 @@ def test_an_open_reader_blocks_no_command(child: Child, tmp_path: Path) -> None:
     assert len(store.find(run, incidents=None, wanted=None).dossier().journal) == 5
 
 
+def _is_rank(command: bytes) -> bool:
+    """Whether it is a rank that trains, and neither its launcher nor its guardian, which name it."""
+    is_above = b"torch.distributed.run" in command or b"guardian.py" in command
+    return b"spiketriage.train.worker" in command and not is_above
+
+
 class Started:
     """A real command that was started and not waited for, with every process that came of it."""
 
@@ -168,13 +174,13 @@ class Started:
         del os.environ[MARK]
 
     def wait_for_workers(self) -> None:
-        """Return when both ranks train."""
+        """Return when both ranks train; they are stopped, so that no load lets them end first."""
         until_s = time.monotonic() + 120
         while time.monotonic() < until_s:
-            workers = [
-                pid for pid in marked(self.mark) if b"spiketriage.train.worker" in command_of(pid)
-            ]
-            if len(workers) >= 3:  # torchrun itself names the module, then two ranks
+            ranks = [pid for pid in marked(self.mark) if _is_rank(command_of(pid))]
+            if len(ranks) == 2:
+                for pid in ranks:
+                    os.kill(pid, signal.SIGSTOP)
                 return
             assert self.process.poll() is None, self.log.read_text()
             time.sleep(0.05)

@@ -19,6 +19,7 @@ from spiketriage.nouns.listing import counted, listed
 from spiketriage.nouns.series import LogFacts
 from spiketriage.nouns.telemetry import MetricColumn
 
+LOSS = "loss/mean"  # what a reader calls the loss of training, whatever the log does
 # The signals that every run has; the others are judged where they were recorded.
 EXPECTED = {"loss": "loss", "grad_norm": "gradient norm"}
 _OTHERS = {
@@ -83,6 +84,8 @@ def candidates(logs: Iterable[LogFacts]) -> tuple[str, ...]:
     for log in logs:
         for series in log.series:
             key = series.written_as.lower()
+            if series.name == LOSS:
+                continue  # known, be it of an attempt that does not count
             is_loss = any(word in key for word in _LOSS_LIKE)
             if is_loss and not any(word in key for word in _NOT_TRAINING):
                 sizes[series.written_as] = sizes.get(series.written_as, 0) + len(series.steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spiketriage.detect.detector import Alarm, Detector, Row
@@ -48,6 +48,7 @@ def test_a_run_that_stays_nan_is_two_lines() -> None:
 
 
 @given(st.sets(st.integers(100, 300)))
+@settings(deadline=None)
 def test_every_alarm_lies_in_an_episode_that_was_said(steps: set[int]) -> None:
     detector = Detector()
     lines = said(dict.fromkeys(steps, 9.0))
