@@ -26,6 +26,8 @@ def dated_by_event(onset: Onset, settings: RunSettings, telemetry: Telemetry | N
     Its step is that of the event, else the last of the series; without series the worst event is
     named even if the run may have outlived it.
     """
+    if telemetry is not None and telemetry.is_our_own:
+        return onset  # it says what became of its processes
     severe = [event for event in _events(settings, telemetry) if event.severity in SEVERE]
     fatal = [event for event in severe if event.severity == FATAL]
     if fatal:

@@ -22,8 +22,11 @@ EMITS = {NAME: Emission(role=AGAINST_THE_RUN)}
 
 
 def run(view: View) -> tuple[Finding, ...]:
-    """One finding: the first fatal event; none without events. Devices are `system-events`' own."""
-    if not view.events:
+    """One finding: the first fatal event; none without events, and none of a run we recorded.
+
+    The latter's telemetry says what became of its processes. Devices are `system-events`' own.
+    """
+    if not view.events or view.telemetry.is_our_own:
         return ()
     fatal = []
     for event in view.events:

@@ -41,7 +41,7 @@ def run(view: View) -> tuple[Finding, ...]:
     devices = [event for event in severe if event.kind in HARDWARE]
     if devices:
         return (_differs(devices, judged=True),)
-    if view.telemetry.segments and not view.telemetry.logs:
+    if view.telemetry.is_our_own:
         # the logs of our own runs are those of the processes; what became of those is in the
         # telemetry
         return ()

@@ -21,8 +21,7 @@ _DETECTED = re.compile(
     r"rank (?P<rank>\d{1,7}) detected overflow (?P<value>\S{1,40}) in tensor "
     r"(?P<tensor>[\w:.]{1,80})"
 )
-# Not the line of code that a traceback quotes.
-_MINIMUM = re.compile(r"\s*+(?!raise )\S.{0,400}scale already at minimum")
+_MINIMUM = "scale already at minimum"
 
 
 def offer(line: TextLine, log: LogPoints) -> bool:
@@ -44,7 +43,8 @@ def offer(line: TextLine, log: LogPoints) -> bool:
         is_ours = True
         sentence = f"overflow {detected['value']} in tensor {detected['tensor']} ({_after(log)})"
         log.event("overflow-in-tensor", "error", sentence, line, rank=int(detected["rank"]))
-    if _MINIMUM.match(line.raw):
+    # Not the line of code that a traceback quotes.
+    if _MINIMUM in line.raw and not line.raw.lstrip().startswith("raise "):
         is_ours = True
         log.event(
             "loss-scale-at-minimum",

@@ -111,6 +111,11 @@ class Telemetry:
         object.__setattr__(self, "_by_rank", by_rank)
 
     @property
+    def is_our_own(self) -> bool:
+        """Whether our recorder alone wrote it."""
+        return bool(self.segments) and not self.logs
+
+    @property
     def ranks(self) -> tuple[int, ...]:
         """Ranks that left at least one segment."""
         return tuple(sorted(self._by_rank))
